@@ -140,7 +140,9 @@ void scale(const TensorView& tensor, double factor, const ElementOptions& option
     if (tensor.count() == 0) return;
     if (is_on_host(tensor)) return device::scale(tensor.dtype, tensor.memory(), factor);
     const auto site = site_of(tensor, "scale", options);
-    site.driver().scale(site.stream(), tensor.dtype, tensor.memory(), factor);
+    if (factor == 1) return;
+    const device::Copy in_place{tensor.memory(), tensor.memory(), tensor.dtype};
+    site.driver().copy_all(site.stream(), {&in_place, 1}, {.scale = factor});
 }
 
 double norm(std::span<const TensorView> tensors, const ElementOptions& options) {

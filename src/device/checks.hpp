@@ -40,22 +40,32 @@ inline void check_fill(std::span<const std::byte> memory, std::span<const std::b
                                                  std::to_string(size) + " bytes");
 }
 
+/// Whether it consists of whole, aligned elements.
+inline bool are_elements(DType dtype, std::span<const std::byte> memory) noexcept {
+    return memory.size() % size_of(dtype) == 0 &&
+           reinterpret_cast<std::uintptr_t>(memory.data()) % size_of(dtype) == 0;
+}
+
 /// Whole, aligned elements of a floating dtype.
 inline void check_floating(DType dtype, std::span<const std::byte> memory) {
-    if (is_floating(dtype) && memory.size() % size_of(dtype) == 0 &&
-        reinterpret_cast<std::uintptr_t>(memory.data()) % size_of(dtype) == 0)
-        return;
+    if (is_floating(dtype) && are_elements(dtype, memory)) return;
     throw Error(
         ErrorCode::invalid_argument,
         "not whole, aligned elements of a floating dtype, but of " + std::string(name_of(dtype)));
 }
 
-inline void check_copies(std::span<const Copy> copies, double factor) {
+inline void check_copies(std::span<const Copy> copies, const Finish& finish) {
     for (const auto& [to, from, dtype] : copies) {
         check_same_size(to, from);
-        if (factor == 1) continue;
-        check_floating(dtype, to);
-        check_floating(dtype, from);
+        if (finish.is_identity()) continue;
+        const bool is_divided = (dtype == DType::i64 || dtype == DType::u64) && finish.scale == 1;
+        if ((is_divided || is_floating(dtype)) && finish.divisor >= 1 && are_elements(dtype, to) &&
+            are_elements(dtype, from))
+            continue;
+        throw Error(ErrorCode::invalid_argument,
+                    "not whole, aligned elements that a copy divides by " +
+                        std::to_string(finish.divisor) + " and scales by " +
+                        std::to_string(finish.scale) + ", but of " + std::string(name_of(dtype)));
     }
 }
 
@@ -79,8 +89,7 @@ inline void check_reduction(const Reduction& reduction,
                         std::to_string(Reduction::most_inputs));
     const auto check = [&](std::span<const std::byte> memory) {
         check_same_size(outputs.front(), memory);
-        if (memory.size() % size_of(dtype) != 0 ||
-            reinterpret_cast<std::uintptr_t>(memory.data()) % size_of(dtype) != 0)
+        if (!are_elements(dtype, memory))
             throw Error(ErrorCode::invalid_argument,
                         "not whole, aligned elements of " + std::string(name_of(dtype)));
     };

@@ -10,7 +10,7 @@ namespace guozhuang::device {
 struct Copy {
     std::span<std::byte> to;
     std::span<const std::byte> from;
-    DType dtype = DType::u8;  ///< of elements that are scaled
+    DType dtype = DType::u8;  ///< of elements that are finished
 };
 
 }  // namespace guozhuang::device

@@ -106,10 +106,11 @@ public:
     /// to = from, between host and device in any direction, in stream order. Equal sizes, no
     /// overlap. Host memory that is not pinned may make the caller wait.
     virtual void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) = 0;
-    /// Each to = from * factor: the bits of copy() and then scale(), or of copy() if the factor is
-    /// 1. All memory is such that kernels on the stream's device reach it, no `to` overlaps
-    /// anything else, and what is scaled is aligned. Many small copies take few kernels.
-    virtual void copy_all(Stream& stream, std::span<const Copy> copies, double factor) = 0;
+    /// Each to = from, finished. All memory is such that kernels on the stream's device reach it.
+    /// No `to` overlaps anything else, but it may be its own `from`. What is finished consists of
+    /// whole, aligned elements of a floating dtype, i64 or u64 (averages of narrower integers are
+    /// summed as i64). Many small copies take few kernels.
+    virtual void copy_all(Stream& stream, std::span<const Copy> copies, const Finish& finish) = 0;
     /// Sets each element of the memory, whose size is a multiple of the element's: 1, 2, 4 or 8
     /// bytes.
     virtual void fill(Stream& stream, std::span<std::byte> memory,
@@ -122,9 +123,6 @@ public:
                         std::span<const std::span<std::byte>> outputs,
                         std::span<const std::span<const std::byte>> inputs) = 0;
 
-    /// memory = memory * factor, element by element, in the dtype (f16 and bf16 through f32,
-    /// rounded once). Whole aligned elements of a floating dtype.
-    virtual void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) = 0;
     /// Adds up the squares of the elements in f64, in the order of SumOrder: the same bits on
     /// every device. `scratch` is SumOrder::scratch_bytes on the device, for the stream alone until
     /// this is done; `into` is in pinned memory.

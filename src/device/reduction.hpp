@@ -15,6 +15,14 @@ struct Reduction {
     double postscale = 1;  ///< multiplies the result; floating dtypes only
 };
 
+/// The last step of a reduction: x / divisor, then times scale, in the partial's type. Integers are
+/// divided exactly, truncated toward zero, and never scaled.
+struct Finish {
+    int divisor = 1;
+    double scale = 1;
+    constexpr bool is_identity() const noexcept { return divisor == 1 && scale == 1; }
+};
+
 /// Whether the sum that an average divides may need more bits than the dtype has: then it is summed
 /// as i64. Averages of i64 and u64 divide the sum that has wrapped.
 constexpr bool averages_in_i64(ReduceOp op, DType dtype) noexcept {

@@ -8,7 +8,6 @@
 #include <guozhuang/error.hpp>
 #include <unistd.h>
 
-#include "device/cuda/kernel_shape.hpp"
 #include "device/host/fake_driver.hpp"
 #include "device/owned_memory.hpp"
 #include "device/plugin.hpp"
@@ -57,16 +56,17 @@ void launch_every_kernel(Driver& driver, Stream& stream, std::span<std::byte> me
     const auto one = memory.first(memory.size() / 2), other = memory.last(memory.size() / 2);
     const std::span<const std::byte> inputs[] = {one, other};
     const Copy copies[] = {{one.first(64), other.first(64)}, {one.last(64), other.last(64)}};
-    driver.copy_all(stream, copies, 1);
+    driver.copy_all(stream, copies, {});
     driver.fill(stream, one, std::as_bytes(std::span("ab", 2)));
     for (const auto dtype : all_dtypes) {
         for (const auto op : {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max})
             if (dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max)
                 driver.reduce(stream, {.op = op, .dtype = dtype}, std::span(&one, 1), inputs);
+        const Copy finished{one, other, dtype};
+        if (dtype == DType::i64 || dtype == DType::u64)
+            driver.copy_all(stream, std::span(&finished, 1), {.divisor = 2});
         if (!is_floating(dtype)) continue;
-        const Copy scaled{one, other, dtype};
-        driver.copy_all(stream, std::span(&scaled, 1), 2);
-        driver.scale(stream, dtype, one, 2);
+        driver.copy_all(stream, std::span(&finished, 1), {.scale = 2});
         driver.sum_of_squares(stream, dtype, one, scratch, sum);
         driver.sum_of_squares(stream, dtype, one.subspan(size_of(dtype)), scratch, sum);
     }
@@ -169,7 +169,7 @@ TEST_CASE("a kernel copies what are many, or scaled") {
                                       {part(2), part(3), DType::f32}};
     const auto kernels_for = [&](std::size_t count, double factor) {
         const auto before = emulated_cuda_calls_of("cudaLaunchKernel");
-        driver.copy_all(*stream, std::span(copies).first(count), factor);
+        driver.copy_all(*stream, std::span(copies).first(count), {.scale = factor});
         return emulated_cuda_calls_of("cudaLaunchKernel") - before;
     };
     CHECK(kernels_for(1, 1) == 0);
@@ -195,7 +195,9 @@ TEST_CASE("no kernel's grid fills more multiprocessors than it may") {
     for (const int most : {1, 3, 100, 0}) {
         driver.limit_multiprocessors(most);
         const int all = emulated_cuda::device_facts::multiprocessors;
-        const auto expected = most_blocks(most == 0 ? all : std::min(most, all));
+        const auto expected =
+            static_cast<unsigned>((most == 0 ? all : std::min(most, all)) *
+                                  emulated_cuda::device_facts::blocks_per_multiprocessor);
         const auto check = [&](const char* what) {
             INFO(what << " with a limit of " << most);
             CHECK(emulated_cuda_largest_grid() == expected);
@@ -203,16 +205,14 @@ TEST_CASE("no kernel's grid fills more multiprocessors than it may") {
         emulated_cuda_largest_grid();
         driver.fill(*stream, half, two_bytes);
         check("fill");
-        driver.scale(*stream, DType::f32, half, 2);
-        check("scale");
         driver.reduce(*stream, {ReduceOp::sum, DType::f32}, {&half, 1}, inputs);
         check("reduce");
         driver.sum_of_squares(*stream, DType::f32, half, scratch,
                               *reinterpret_cast<double*>(pinned.data()));
         check("sum_of_squares");
-        driver.copy_all(*stream, copies, 1);
+        driver.copy_all(*stream, copies, {});
         check("copies");
-        driver.copy_all(*stream, copies, 2);
+        driver.copy_all(*stream, copies, {.scale = 2});
         check("scaled copies");
     }
     wait_until_done(*stream);

@@ -91,8 +91,12 @@ public:
     ManyTensors(const ManyTensors&) = delete;
     ManyTensors& operator=(const ManyTensors&) = delete;
 
-    void pack_together(double factor) const { driver_.copy_all(*stream_, copies_, factor); }
-    void unpack_together(double factor) const { driver_.copy_all(*stream_, back_, factor); }
+    void pack_together(double factor) const {
+        driver_.copy_all(*stream_, copies_, {.scale = factor});
+    }
+    void unpack_together(double factor) const {
+        driver_.copy_all(*stream_, back_, {.scale = factor});
+    }
     /// As many bytes as all of them, in a row.
     void copy_as_one() const { driver_.copy(*stream_, packed_, tensors_.first(packed_.size())); }
     void pack_one_by_one() const {

@@ -15,7 +15,6 @@ SOURCES = sys.argv[4:]
 # What each kernel accesses in packs, by a pattern for its mangled name.
 PACKED = {
     "reduce_kernel": {"ld", "st"},
-    "scale_kernel": {"ld", "st"},
     "copy_kernel": {"ld", "st"},
     "fill_kernel": {"st"},
     "lanes_kernel.*Lb1": {"ld"},  # for memory that is aligned

@@ -234,13 +234,17 @@ TEST_CASE("the fake refuses what a device would refuse") {
           }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) ==
           ErrorCode::invalid_argument);
-    const auto copy_all = [&](std::span<std::byte> to, DType dtype, double factor) {
+    const auto copy_all = [&](std::span<std::byte> to, DType dtype, const Finish& finish) {
         const Copy copy{to, bytes_of(five).first(16), dtype};
-        return code_of([&] { driver->copy_all(*stream, {&copy, 1}, factor); });
+        return code_of([&] { driver->copy_all(*stream, {&copy, 1}, finish); });
     };
-    CHECK(copy_all(bytes_of(four).first(12), DType::f32, 1) == ErrorCode::invalid_argument);
-    CHECK(copy_all(bytes_of(four), DType::i32, 2) == ErrorCode::invalid_argument);
-    CHECK(copy_all(bytes_of(five).subspan(2, 16), DType::f32, 2) == ErrorCode::invalid_argument);
+    CHECK(copy_all(bytes_of(four).first(12), DType::f32, {}) == ErrorCode::invalid_argument);
+    for (const auto dtype : {DType::i32, DType::i64})
+        CHECK(copy_all(bytes_of(four), dtype, {.scale = 2}) == ErrorCode::invalid_argument);
+    for (const int divisor : {0, -1})
+        CHECK(copy_all(bytes_of(four), DType::f32, {divisor}) == ErrorCode::invalid_argument);
+    CHECK(copy_all(bytes_of(five).subspan(2, 16), DType::f32, {.scale = 2}) ==
+          ErrorCode::invalid_argument);
     const auto reduce = [&](const Reduction& reduction, std::size_t offset, std::size_t bytes,
                             std::size_t inputs = 1) {
         const auto output = bytes_of(four).subspan(offset, bytes);

@@ -12,8 +12,8 @@ namespace guozhuang::backends {
 struct BundleWork {
     using Copies = std::vector<device::Copy>;
 
-    void copy(const Copies& copies, double factor = 1) const {
-        driver.copy_all(stream, copies, factor);
+    void copy(const Copies& copies, const device::Finish& finish = {}) const {
+        driver.copy_all(stream, copies, finish);
     }
     void reduce(const device::Reduction& reduction, std::span<const std::span<std::byte>> outputs,
                 const std::vector<std::span<const std::byte>>& inputs) const {

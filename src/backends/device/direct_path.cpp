@@ -97,7 +97,7 @@ struct DirectPath::WithResults : ArenaWork {
                 begin += room;
             }
         });
-        copy(copies, bundle.prescale);
+        copy(copies, {.scale = bundle.prescale});
     }
 
     const std::vector<std::vector<std::int64_t>> rows;

@@ -1,5 +1,7 @@
 #include "backends/device/lone_path.hpp"
 
+#include <vector>
+
 namespace guozhuang::backends {
 
 using protocol::OperationKind;
@@ -7,6 +9,7 @@ using protocol::OperationKind;
 void LonePath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
     const auto& bundle = given->bundle();
     const auto rows = results_.rows_of(bundle);
+    std::vector<device::Copy> in_place;
     for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
         const auto& entry = bundle.entries[i];
         auto memory = entry.tensor.memory();
@@ -16,11 +19,11 @@ void LonePath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stre
                 driver_->copy(stream, result, memory);
             memory = result;
         }
-        // An average of one, and Adasum of one, are the tensor itself.
-        for (const auto factor : {bundle.prescale, bundle.postscale})
-            if (factor != 1 && !memory.empty())
-                driver_->scale(stream, entry.tensor.dtype, memory, factor);
+        in_place.push_back({memory, memory, entry.tensor.dtype});
     }
+    // An average of one, and Adasum of one, are the tensor itself.
+    for (const auto factor : {bundle.prescale, bundle.postscale})
+        if (factor != 1) driver_->copy_all(stream, in_place, {.scale = factor});
 }
 
 }  // namespace guozhuang::backends

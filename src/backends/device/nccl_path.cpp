@@ -250,48 +250,52 @@ void NcclPath::find_memory(Round& round) {
     }
 }
 
-void NcclPath::pack(const Round& round, double factor, device::Stream& stream) {
-    std::vector<device::Copy> copies;
-    for (const auto& fused : round) {
-        if (fused.is_in_place() && factor != 1)
-            of_.driver->scale(stream, fused.dtype, fused.memory, factor);
-        for (const auto& [tensor, packed] : packed_tensors(fused))
-            copies.push_back({packed, tensor, fused.dtype});
-    }
-    of_.driver->copy_all(stream, copies, factor);
+/// A copy of memory onto itself finishes it where it lies.
+void NcclPath::copy(std::vector<device::Copy> copies, const device::Finish& finish,
+                    device::Stream& stream) {
+    if (finish.is_identity())
+        std::erase_if(copies, [](const auto& each) { return each.to.data() == each.from.data(); });
+    of_.driver->copy_all(stream, copies, finish);
 }
 
-void NcclPath::unpack(const Round& round, device::Stream& stream) {
+void NcclPath::pack(const Round& round, const device::Finish& finish, device::Stream& stream) {
     std::vector<device::Copy> copies;
     for (const auto& fused : round)
-        for (const auto& [tensor, packed] : packed_tensors(fused))
-            copies.push_back({tensor, packed, fused.dtype});
-    of_.driver->copy_all(stream, copies, 1);
+        for (const auto& [tensor, moved] : moved_tensors(fused))
+            copies.push_back({moved, tensor, fused.dtype});
+    copy(std::move(copies), finish, stream);
 }
 
-/// Tensors, and where they lie in scratch: one by one, even if they touch, since no copy of CUDA's
-/// may reach from one allocation into the next.
-std::vector<NcclPath::PackedTensor> NcclPath::packed_tensors(const FusedTensors& fused) {
-    std::vector<PackedTensor> packed;
-    if (fused.is_in_place()) return packed;
+void NcclPath::unpack(const Round& round, const device::Finish& finish, device::Stream& stream) {
+    std::vector<device::Copy> copies;
+    for (const auto& fused : round)
+        for (const auto& [tensor, moved] : moved_tensors(fused))
+            copies.push_back({tensor, moved, fused.dtype});
+    copy(std::move(copies), finish, stream);
+}
+
+/// Packed ones apart from each other even if they touch, since no copy of CUDA's may reach from one
+/// allocation into the next.
+std::vector<NcclPath::MovedTensor> NcclPath::moved_tensors(const FusedTensors& fused) {
+    if (fused.is_in_place()) return {{fused.memory, fused.memory}};
+    std::vector<MovedTensor> moved;
     auto rest = fused.memory;
     for (const auto& tensor : fused.tensors) {
-        packed.push_back({tensor, rest.first(tensor.size())});
+        moved.push_back({tensor, rest.first(tensor.size())});
         rest = rest.subspan(tensor.size());
     }
-    return packed;
+    return moved;
 }
 
 void NcclPath::allreduce(const engine::Bundle& bundle, device::Stream& stream) {
     for (auto& round : rounds_of(bundle)) {
         find_memory(round);
-        pack(round, bundle.prescale, stream);
+        pack(round, {.scale = bundle.prescale}, stream);
         group([&](device::NcclCommunicator& nccl) {
             for (const auto& fused : round)
                 nccl.allreduce(stream, {bundle.op, fused.dtype}, fused.memory);
         });
-        for (const auto& fused : round) finish(bundle, fused.dtype, fused.memory, stream);
-        unpack(round, stream);
+        unpack(round, finish_of(bundle), stream);
     }
 }
 
@@ -299,12 +303,12 @@ void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
     const bool is_root = rank() == bundle.root;
     for (auto& round : rounds_of(bundle)) {
         find_memory(round);
-        if (is_root) pack(round, 1, stream);
+        if (is_root) pack(round, {}, stream);
         group([&](device::NcclCommunicator& nccl) {
             for (const auto& fused : round)
                 nccl.broadcast(stream, fused.memory, fused.memory, bundle.root);
         });
-        if (!is_root) unpack(round, stream);
+        if (!is_root) unpack(round, {}, stream);
     }
 }
 
@@ -329,8 +333,10 @@ void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
                 default: reduce_scatter(nccl, stream, bundle.op, move, ranks());
             }
     });
-    if (bundle.operation == OperationKind::reduce_scatter)
-        for (const auto& move : moves) finish(bundle, move.dtype, move.into, stream);
+    if (bundle.operation != OperationKind::reduce_scatter) return;
+    std::vector<device::Copy> sums;
+    for (const auto& move : moves) sums.push_back({move.into, move.into, move.dtype});
+    copy(std::move(sums), finish_of(bundle), stream);
 }
 
 /// The tensors themselves if there is no scale, since an input stays as it is.
@@ -350,18 +356,8 @@ std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& 
         copies.push_back({scaled, inputs[i], bundle.entries[i].tensor.dtype});
         inputs[i] = scaled;
     }
-    of_.driver->copy_all(stream, copies, bundle.prescale);
+    of_.driver->copy_all(stream, copies, {.scale = bundle.prescale});
     return inputs;
-}
-
-/// NCCL has left the sum: the rest is done to that.
-void NcclPath::finish(const engine::Bundle& bundle, DType dtype, std::span<std::byte> memory,
-                      device::Stream& stream) {
-    const bool divides = bundle.op == ReduceOp::average && bundle.contributors > 1;
-    if ((!divides && bundle.postscale == 1) || memory.empty()) return;
-    const std::span<std::byte> outputs[] = {memory};
-    const std::span<const std::byte> inputs[] = {memory};
-    of_.driver->reduce(stream, reduction_of(bundle, dtype), outputs, inputs);
 }
 
 std::span<std::byte> NcclPath::scratch(std::size_t bytes) {

@@ -69,8 +69,8 @@ private:
         std::span<std::byte> memory;  ///< where it is moved
         bool is_in_place() const noexcept { return memory.data() == tensors.front().data(); }
     };
-    struct PackedTensor {
-        std::span<std::byte> tensor, packed;
+    struct MovedTensor {
+        std::span<std::byte> tensor, moved;  ///< `moved`: where NCCL moves it
     };
     using Round = std::vector<FusedTensors>;
 
@@ -84,18 +84,17 @@ private:
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
     void find_memory(Round& round);
-    static std::vector<PackedTensor> packed_tensors(const FusedTensors& fused);
-    /// Each times the factor.
-    void pack(const Round& round, double factor, device::Stream& stream);
-    void unpack(const Round& round, device::Stream& stream);
+    static std::vector<MovedTensor> moved_tensors(const FusedTensors& fused);
+    void copy(std::vector<device::Copy> copies, const device::Finish& finish,
+              device::Stream& stream);
+    void pack(const Round& round, const device::Finish& finish, device::Stream& stream);
+    void unpack(const Round& round, const device::Finish& finish, device::Stream& stream);
     void move(const engine::Bundle& bundle, device::Stream& stream);
     void allreduce(const engine::Bundle& bundle, device::Stream& stream);
     void broadcast(const engine::Bundle& bundle, device::Stream& stream);
     void move_rows(const engine::Bundle& bundle, device::Stream& stream);
     std::vector<std::span<std::byte>> scaled_inputs(const engine::Bundle& bundle,
                                                     device::Stream& stream);
-    void finish(const engine::Bundle& bundle, DType dtype, std::span<std::byte> memory,
-                device::Stream& stream);
     std::span<std::byte> scratch(std::size_t bytes);
 
     const Dependencies of_;

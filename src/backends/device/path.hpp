@@ -13,6 +13,12 @@ inline device::Reduction reduction_of(const engine::Bundle& bundle, DType dtype)
             .postscale = bundle.postscale};
 }
 
+/// What becomes of the bundle's sums.
+inline device::Finish finish_of(const engine::Bundle& bundle) noexcept {
+    const bool divides = bundle.op == ReduceOp::average && bundle.contributors > 1;
+    return {.divisor = divides ? bundle.contributors : 1, .scale = bundle.postscale};
+}
+
 /// One of the ways in which bundles of tensors on a device move.
 class Path : public engine::StreamBackend {
 public:

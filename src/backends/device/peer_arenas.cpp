@@ -111,7 +111,7 @@ void PeerArenas::open(std::span<const Offer> offers) {
         if (of_.writes)
             copies.push_back({written_by(this->rank(), of(rank)), own_.memory.first(token_bytes)});
     }
-    of_.driver->copy_all(*stream_, copies, 1);
+    of_.driver->copy_all(*stream_, copies, {});
     wait_until_done();
     for (const int rank : of_.reached) {
         const auto& offer = offers[static_cast<std::size_t>(rank)];
@@ -127,7 +127,7 @@ void PeerArenas::require_written(std::span<const std::uint64_t> tokens) {
     std::vector<device::Copy> copies;
     for (int rank = 0; rank < ranks(); ++rank)
         copies.push_back({read_of(rank), written_by(rank, own_.memory)});
-    of_.driver->copy_all(*stream_, copies, 1);
+    of_.driver->copy_all(*stream_, copies, {});
     wait_until_done();
     for (int rank = 0; rank < ranks(); ++rank)
         if (std::memcmp(read_of(rank).data(), &tokens[static_cast<std::size_t>(rank)],

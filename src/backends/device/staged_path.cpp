@@ -70,7 +70,7 @@ void StagedPath::copy(std::span<const Chunk> chunks, std::uint32_t first, device
 }
 
 void StagedPath::copy_in(const Chunk& chunk, std::uint32_t number, device::Stream& stream) {
-    of_.driver->copy_all(stream, chunk.pack, 1);
+    of_.driver->copy_all(stream, chunk.pack, {});
     for (const auto& [device, host] : chunk.in) of_.driver->copy(stream, host, device);
     of_.mover.announce(stream, number);
 }
@@ -79,7 +79,7 @@ void StagedPath::copy_in(const Chunk& chunk, std::uint32_t number, device::Strea
 std::shared_ptr<device::Event> StagedPath::copy_out(const Chunk& chunk, std::uint32_t number) {
     of_.mover.wait_for(*out_, number);
     for (const auto& [device, host] : chunk.out) of_.driver->copy(*out_, device, host);
-    of_.driver->copy_all(*out_, chunk.unpack, 1);
+    of_.driver->copy_all(*out_, chunk.unpack, {});
     return out_->record();
 }
 

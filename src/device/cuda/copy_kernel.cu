@@ -3,6 +3,7 @@
 // argument of the kernel: it needs no memory that would have to live until the kernel ends.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "device/cuda/copy_kernel.hpp"
 #include "device/cuda/kernel_elements.hpp"
@@ -11,9 +12,12 @@
 namespace guozhuang::device {
 namespace {
 
-/// How many words a thread reads before it writes them.
-constexpr unsigned words_in_flight = 4;
-constexpr unsigned tile_bytes = threads_per_block * words_in_flight * pack_bytes;
+/// How many words a thread reads before it writes them. With four of integers, whose division needs
+/// more registers, CUDA 13 spills for compute capability 10.0.
+template <class T>
+constexpr unsigned words_in_flight = std::is_same_v<T, std::int64_t> ||
+                                     std::is_same_v<T, std::uint64_t> ? 2 : 4;
+constexpr unsigned tile_bytes = threads_per_block * 4 * pack_bytes;
 
 struct Row {
     std::uint8_t* to;
@@ -22,13 +26,14 @@ struct Row {
 };
 
 constexpr std::size_t most_argument_bytes = 4096;  // in every version of CUDA
-constexpr unsigned most_rows = (most_argument_bytes - 16) / (sizeof(Row) + sizeof(unsigned));
+constexpr unsigned most_rows = (most_argument_bytes - 2 * sizeof(unsigned) - sizeof(Finish)) /
+                               (sizeof(Row) + sizeof(unsigned));
 
 struct Table {
     Row rows[most_rows];
     unsigned first_tiles[most_rows];  ///< of each row, in all tiles
     unsigned count, tiles;
-    double factor;
+    Finish finish;
 };
 static_assert(sizeof(Table) <= most_argument_bytes);
 
@@ -63,13 +68,14 @@ __device__ void write(Pack<T>* to, const Pack<T>& pack) {
 /// to = change(from), of so many words, by the threads of a block.
 template <class Word, class Change>
 __device__ void copy_words(Word* to, const Word* from, unsigned count, const Change& change) {
-    for (unsigned first = threadIdx.x; first < count; first += words_in_flight * blockDim.x) {
-        Word words[words_in_flight];
+    constexpr unsigned in_flight = words_in_flight<typename Change::Element>;
+    for (unsigned first = threadIdx.x; first < count; first += in_flight * blockDim.x) {
+        Word words[in_flight];
 #pragma unroll
-        for (unsigned i = 0; i < words_in_flight; ++i)
+        for (unsigned i = 0; i < in_flight; ++i)
             if (first + i * blockDim.x < count) words[i] = from[first + i * blockDim.x];
 #pragma unroll
-        for (unsigned i = 0; i < words_in_flight; ++i)
+        for (unsigned i = 0; i < in_flight; ++i)
             if (first + i * blockDim.x < count)
                 write(to + first + i * blockDim.x, change(words[i]));
     }
@@ -103,7 +109,8 @@ __device__ unsigned misalignment(const Tile& tile) {
 /// Bytes as they are.
 class Unchanged {
 public:
-    explicit __device__ Unchanged(double) {}
+    using Element = std::uint8_t;
+    explicit __device__ Unchanged(const Finish&) {}
     template <class Word>
     __device__ Word operator()(const Word& word) const {
         return word;
@@ -118,14 +125,17 @@ public:
 };
 
 template <class T>
-class Scaled {
+class Finished {
 public:
-    explicit __device__ Scaled(double factor) : factor_(factor) {}
-    __device__ T operator()(T element) const { return scaled(element, factor_); }
+    using Element = T;
+    explicit __device__ Finished(const Finish& finish) : finish_(finish) {}
+    __device__ T operator()(T element) const {
+        return Arithmetic<T>::store(finished(Arithmetic<T>::load(element), finish_));
+    }
     __device__ Pack<T> operator()(Pack<T> pack) const {
 #pragma unroll
         for (unsigned lane = 0; lane < Pack<T>::lanes; ++lane)
-            pack.lane[lane] = scaled(pack.lane[lane], factor_);
+            pack.lane[lane] = (*this)(pack.lane[lane]);
         return pack;
     }
     __device__ void copy(const Tile& tile) const {
@@ -134,40 +144,53 @@ public:
     }
 
 private:
-    double factor_;
+    const Finish finish_;
 };
 
 template <class Change>
 __global__ void __launch_bounds__(threads_per_block)
     copy_kernel(const __grid_constant__ Table table) {
-    const Change change(table.factor);
+    const Change change(table.finish);
     for (unsigned tile = blockIdx.x; tile < table.tiles; tile += gridDim.x)
         change.copy(tile_at(table, tile));
 }
 
 struct Launch {
     Table& table;
-    int processors;
+    const Multiprocessors& processors;
     cudaStream_t stream;
 
     template <class Change>
     cudaError_t run_with() const {
         void* arguments[] = {&table};
-        return cudaLaunchKernel(copy_kernel<Change>, dim3(blocks_up_to(table.tiles, processors)),
-                                dim3(threads_per_block), arguments, 0, stream);
+        const auto blocks = processors.blocks_up_to(table.tiles, copy_kernel<Change>);
+        return cudaLaunchKernel(copy_kernel<Change>, dim3(blocks), dim3(threads_per_block),
+                                arguments, 0, stream);
     }
     template <class T>
     cudaError_t run() const {
-        return run_with<Scaled<T>>();
+        return run_with<Finished<T>>();
     }
 };
 
 struct Load {
+    Occupancy& occupancy;
+
     template <class T>
     cudaError_t run() const {
-        return load(copy_kernel<Scaled<T>>);
+        return occupancy.load(copy_kernel<Finished<T>>);
     }
 };
+
+/// Calls action.run<T>() for the type of a dtype that copies finish, and returns its answer.
+template <class Action>
+cudaError_t with_finished(DType dtype, const Action& action) {
+    switch (dtype) {
+        case DType::i64: return action.template run<std::int64_t>();
+        case DType::u64: return action.template run<std::uint64_t>();
+        default: return with_floating(dtype, action);
+    }
+}
 
 /// Moves copies into the table: from the first on, as many as one kernel does.
 std::span<const Copy> fill(Table& table, std::span<const Copy> copies) {
@@ -175,7 +198,7 @@ std::span<const Copy> fill(Table& table, std::span<const Copy> copies) {
     table.count = table.tiles = 0;
     while (!copies.empty() && table.count < most_rows) {
         const auto& [to, from, own_dtype] = copies.front();
-        if (table.factor != 1 && own_dtype != dtype) break;
+        if (!table.finish.is_identity() && own_dtype != dtype) break;
         copies = copies.subspan(1);
         if (to.empty()) continue;
         table.rows[table.count] = {reinterpret_cast<std::uint8_t*>(to.data()),
@@ -188,29 +211,31 @@ std::span<const Copy> fill(Table& table, std::span<const Copy> copies) {
 
 }  // namespace
 
-std::size_t full_grid_bytes(int processors) {
-    return std::size_t{most_blocks(processors)} * tile_bytes;
+std::size_t full_grid_bytes(const Multiprocessors& processors) {
+    return std::size_t{processors.most_blocks(copy_kernel<Unchanged>)} * tile_bytes;
 }
 
-cudaError_t launch_copies(std::span<const Copy> copies, double factor, int processors,
-                          cudaStream_t stream) {
+cudaError_t launch_copies(std::span<const Copy> copies, const Finish& finish,
+                          const Multiprocessors& processors, cudaStream_t stream) {
     Table table{};
-    table.factor = factor;
+    table.finish = finish;
     while (!copies.empty()) {
         const auto dtype = copies.front().dtype;
         copies = fill(table, copies);
         if (table.tiles == 0) continue;
         const Launch launch{table, processors, stream};
         const auto status =
-            factor == 1 ? launch.run_with<Unchanged>() : with_floating(dtype, launch);
+            finish.is_identity() ? launch.run_with<Unchanged>() : with_finished(dtype, launch);
         if (status != cudaSuccess) return status;
     }
     return cudaSuccess;
 }
 
-cudaError_t load_copy_kernels() {
-    const auto status = with_each_floating(Load{});
-    return status == cudaSuccess ? load(copy_kernel<Unchanged>) : status;
+cudaError_t load_copy_kernels(Occupancy& occupancy) {
+    auto status = with_each_floating(Load{occupancy});
+    for (const auto dtype : {DType::i64, DType::u64})
+        if (status == cudaSuccess) status = with_finished(dtype, Load{occupancy});
+    return status == cudaSuccess ? occupancy.load(copy_kernel<Unchanged>) : status;
 }
 
 }  // namespace guozhuang::device

@@ -25,11 +25,11 @@ bool means_no_code(cudaError_t status) {
            status == cudaErrorUnsupportedPtxVersion;
 }
 
-void load_kernels(int device) {
-    auto status = load_fill_kernel();
-    if (status == cudaSuccess) status = load_reduce_kernels();
-    if (status == cudaSuccess) status = load_elements_kernels();
-    if (status == cudaSuccess) status = load_copy_kernels();
+void load_kernels(int device, Occupancy& occupancy) {
+    auto status = load_fill_kernel(occupancy);
+    if (status == cudaSuccess) status = load_reduce_kernels(occupancy);
+    if (status == cudaSuccess) status = load_elements_kernels(occupancy);
+    if (status == cudaSuccess) status = load_copy_kernels(occupancy);
     if (!means_no_code(status)) return check(status, "cannot load the kernels");
     const auto major = std::to_string(attribute(cudaDevAttrComputeCapabilityMajor, device)),
                minor = std::to_string(attribute(cudaDevAttrComputeCapabilityMinor, device));
@@ -56,7 +56,7 @@ CUcontext CudaDevice::primary() {
 
 void CudaDevice::prepare() {
     const OnDevice here(index_);
-    load_kernels(index_);
+    load_kernels(index_, occupancy_);
     if (!probing_)
         check(cudaStreamCreateWithFlags(&probing_, cudaStreamNonBlocking), "cannot make a stream");
     if (!probe_)

@@ -6,6 +6,7 @@
 
 #include "base/mutex.hpp"
 #include "device/cuda/event_pool.hpp"
+#include "device/cuda/kernel_shape.hpp"
 #include "device/cuda/on_device.hpp"
 
 namespace guozhuang::device {
@@ -18,10 +19,10 @@ public:
     explicit CudaDevice(int index);
 
     int index() const noexcept { return index_; }
-    /// Multiprocessors that kernels may fill.
-    int processors() const noexcept {
+    /// Those that kernels may fill. After the first use().
+    Multiprocessors processors() const noexcept {
         const int limit = processor_limit();
-        return limit == 0 ? processors_ : std::min(limit, processors_);
+        return {limit == 0 ? processors_ : std::min(limit, processors_), occupancy_};
     }
     int processor_limit() const noexcept { return limit_.load(std::memory_order_relaxed); }
     void limit_processors(int most) noexcept { limit_.store(most, std::memory_order_relaxed); }
@@ -45,6 +46,7 @@ private:
     std::atomic<int> limit_ = 0;  ///< 0: none
     EventPool events_;
     std::atomic<CUcontext> primary_ = nullptr;  ///< null before the first use
+    Occupancy occupancy_;                       ///< of the first use
     base::Mutex mutex_;
     cudaStream_t probing_ GUOZHUANG_GUARDED_BY(mutex_) = nullptr;  ///< has no other work
     cudaEvent_t probe_ GUOZHUANG_GUARDED_BY(mutex_) = nullptr;     ///< on that stream

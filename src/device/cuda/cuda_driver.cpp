@@ -155,16 +155,18 @@ void CudaDriver::copy(Stream& stream, std::span<std::byte> to, std::span<const s
           "cannot copy");
 }
 
-void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, double factor) {
-    check_copies(copies, factor);
+void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, const Finish& finish) {
+    check_copies(copies, finish);
     const auto& cuda = ours(stream);
     if (copies.empty()) return;
     const auto here = cuda.device().use();
     const auto processors = cuda.device().processors();
     std::vector<Copy> rest(copies.begin(), copies.end());
     // What is alone, or fills the device by itself, gains nothing from a kernel, unless it is
-    // scaled.
-    if (factor == 1) {
+    // finished, by a kernel for each dtype.
+    if (!finish.is_identity()) {
+        std::ranges::stable_sort(rest, {}, &Copy::dtype);
+    } else {
         const auto most = copies.size() == 1 ? 0 : full_grid_bytes(processors);
         std::erase_if(rest, [&](const Copy& each) {
             if (each.to.size() < most) return false;
@@ -172,7 +174,7 @@ void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, double f
             return true;
         });
     }
-    check(launch_copies(rest, factor, processors, cuda.native()), "cannot launch copies");
+    check(launch_copies(rest, finish, processors, cuda.native()), "cannot launch copies");
 }
 
 void CudaDriver::fill(Stream& stream, std::span<std::byte> memory,
@@ -198,16 +200,6 @@ void CudaDriver::reduce(Stream& stream, const Reduction& reduction,
     const auto here = cuda.device().use();
     check(launch_reduce({reduction, outputs, inputs}, cuda.device().processors(), cuda.native()),
           "cannot launch a reduction");
-}
-
-void CudaDriver::scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) {
-    check_floating(dtype, memory);
-    const auto& cuda = ours(stream);
-    if (memory.empty()) return;
-    const auto here = cuda.device().use();
-    check(launch_scale(dtype, memory.data(), memory.size() / size_of(dtype), factor,
-                       cuda.device().processors(), cuda.native()),
-          "cannot launch a scaling");
 }
 
 void CudaDriver::sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,

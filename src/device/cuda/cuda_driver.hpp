@@ -27,13 +27,12 @@ public:
     MemoryLocation location_of(const void* address) const override;
 
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override;
-    void copy_all(Stream& stream, std::span<const Copy> copies, double factor) override;
+    void copy_all(Stream& stream, std::span<const Copy> copies, const Finish& finish) override;
     void fill(Stream& stream, std::span<std::byte> memory,
               std::span<const std::byte> element) override;
     void reduce(Stream& stream, const Reduction& reduction,
                 std::span<const std::span<std::byte>> outputs,
                 std::span<const std::span<const std::byte>> inputs) override;
-    void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) override;
     void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
                         std::span<std::byte> scratch, double& into) override;
     void write(Stream& stream, Word& word, std::uint32_t value) override;

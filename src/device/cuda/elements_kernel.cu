@@ -1,8 +1,6 @@
-// Elements scaled by a factor, and the sum of their squares. The sum is added up as SumOrder says,
-// on every device, by three launches without a barrier: lanes, columns, and the columns' sum.
+// The sum of the squares of elements, added up as SumOrder says on every device, by three launches
+// without a barrier: lanes, columns, and the columns' sum.
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 
 #include "device/cuda/elements_kernel.hpp"
@@ -14,26 +12,6 @@ namespace guozhuang::device {
 namespace {
 
 static_assert(SumOrder::group_bytes == pack_bytes && SumOrder::columns == threads_per_block);
-
-template <class T>
-__global__ void __launch_bounds__(threads_per_block)
-    scale_kernel(T* elements, Extent extent, double factor) {
-    const std::size_t first = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
-    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-    auto* packs = reinterpret_cast<Pack<T>*>(elements + extent.head);
-    for (std::size_t p = first; p < extent.packs; p += stride) {
-        Pack<T> pack = packs[p];
-#pragma unroll
-        for (unsigned lane = 0; lane < Pack<T>::lanes; ++lane)
-            pack.lane[lane] = scaled(pack.lane[lane], factor);
-        packs[p] = pack;
-    }
-    const std::size_t packed = extent.packs * Pack<T>::lanes;
-    for (std::size_t i = first; i < extent.count - packed; i += stride) {
-        const std::size_t at = i < extent.head ? i : i + packed;
-        elements[at] = scaled(elements[at], factor);
-    }
-}
 
 /// sum + element^2, rounded twice, as on the host: never fused.
 template <class T>
@@ -92,29 +70,10 @@ __global__ void sum_kernel(const double* __restrict__ columns, double* __restric
     *into = sum;
 }
 
-struct Scale {
-    void* elements;
-    std::size_t count;
-    double factor;
-    int processors;
-    cudaStream_t stream;
-
-    template <class T>
-    cudaError_t run() const {
-        auto* first = static_cast<T*>(elements);
-        auto by = factor;
-        auto extent = extent_of<T>(count, std::array<const void*, 1>{first});
-        const auto work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
-        void* arguments[] = {&first, &extent, &by};
-        return cudaLaunchKernel(scale_kernel<T>, dim3(blocks_for(work, processors)),
-                                dim3(threads_per_block), arguments, 0, stream);
-    }
-};
-
 struct SumLanes {
     const SumLaunch& what;
     unsigned blocks;
-    int processors;
+    const Multiprocessors& processors;
     cudaStream_t stream;
 
     template <class T>
@@ -131,7 +90,7 @@ struct SumLanes {
         // as it takes with so many blocks.
         auto status = cudaSuccess;
         for (unsigned block = 0; block < blocks && status == cudaSuccess;) {
-            const auto grid = blocks_up_to(blocks - block, processors);
+            const auto grid = processors.blocks_up_to(blocks - block, lanes_kernel<T, aligned>);
             void* arguments[] = {&elements, &count, &lanes, &block};
             status = cudaLaunchKernel(lanes_kernel<T, aligned>, dim3(grid), dim3(threads_per_block),
                                       arguments, 0, stream);
@@ -142,20 +101,18 @@ struct SumLanes {
 };
 
 struct Load {
+    Occupancy& occupancy;
+
     template <class T>
     cudaError_t run() const {
-        return load(scale_kernel<T>, lanes_kernel<T, true>, lanes_kernel<T, false>);
+        return occupancy.load(lanes_kernel<T, true>, lanes_kernel<T, false>);
     }
 };
 
 }  // namespace
 
-cudaError_t launch_scale(DType dtype, void* elements, std::size_t count, double factor,
-                         int processors, cudaStream_t stream) {
-    return with_floating(dtype, Scale{elements, count, factor, processors, stream});
-}
-
-cudaError_t launch_sum_of_squares(const SumLaunch& launch, int processors, cudaStream_t stream) {
+cudaError_t launch_sum_of_squares(const SumLaunch& launch, const Multiprocessors& processors,
+                                  cudaStream_t stream) {
     const auto used = SumOrder::lanes_of(launch.count * size_of(launch.dtype));
     const auto blocks = static_cast<unsigned>((used + threads_per_block - 1) / threads_per_block);
     if (blocks > 0)
@@ -176,9 +133,9 @@ cudaError_t launch_sum_of_squares(const SumLaunch& launch, int processors, cudaS
     return cudaLaunchKernel(sum_kernel, dim3(1), dim3(1), of_sum, 0, stream);
 }
 
-cudaError_t load_elements_kernels() {
-    const auto status = with_each_floating(Load{});
-    return status == cudaSuccess ? load(columns_kernel, sum_kernel) : status;
+cudaError_t load_elements_kernels(Occupancy& occupancy) {
+    const auto status = with_each_floating(Load{occupancy});
+    return status == cudaSuccess ? occupancy.load(columns_kernel, sum_kernel) : status;
 }
 
 }  // namespace guozhuang::device

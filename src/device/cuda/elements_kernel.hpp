@@ -4,12 +4,9 @@
 #include <cuda_runtime_api.h>
 #include <guozhuang/types.hpp>
 
-namespace guozhuang::device {
+#include "device/cuda/kernel_shape.hpp"
 
-/// Enqueues elements = elements * factor, as Driver::scale, on a stream of the current device,
-/// which has `processors` multiprocessors. At least one element; the arguments are checked.
-cudaError_t launch_scale(DType dtype, void* elements, std::size_t count, double factor,
-                         int processors, cudaStream_t stream);
+namespace guozhuang::device {
 
 /// Elements whose squares are added up, as Driver::sum_of_squares. The arguments are checked.
 struct SumLaunch {
@@ -20,10 +17,11 @@ struct SumLaunch {
     double* into;
 };
 
-/// Enqueues the kernels on a stream of the current device, which has `processors` multiprocessors.
-cudaError_t launch_sum_of_squares(const SumLaunch& launch, int processors, cudaStream_t stream);
+/// Enqueues the kernels on a stream of the current device.
+cudaError_t launch_sum_of_squares(const SumLaunch& launch, const Multiprocessors& processors,
+                                  cudaStream_t stream);
 
 /// Loads the kernels of all element types for the current device, so that no launch has to.
-cudaError_t load_elements_kernels();
+cudaError_t load_elements_kernels(Occupancy& occupancy);
 
 }  // namespace guozhuang::device

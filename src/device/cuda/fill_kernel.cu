@@ -2,7 +2,6 @@
 // depend on their addresses modulo 8 alone, whatever the element's size: one kernel serves all.
 
 #include "device/cuda/fill_kernel.hpp"
-#include "device/cuda/kernel_shape.hpp"
 
 namespace guozhuang::device {
 namespace {
@@ -30,22 +29,22 @@ __global__ void __launch_bounds__(threads_per_block)
 
 }  // namespace
 
-cudaError_t launch_fill(std::span<std::byte> memory, std::uint64_t pattern, int processors,
-                        cudaStream_t stream) {
+cudaError_t launch_fill(std::span<std::byte> memory, std::uint64_t pattern,
+                        const Multiprocessors& processors, cudaStream_t stream) {
     auto* bytes = reinterpret_cast<std::uint8_t*>(memory.data());
     const auto past = reinterpret_cast<std::uintptr_t>(bytes) % sizeof(Pack);
     const auto head = std::min(memory.size(), (sizeof(Pack) - past) % sizeof(Pack));
     const auto rest = memory.size() - head;
     Extent extent{head, rest / sizeof(Pack), rest % sizeof(Pack)};
     static_assert(2 * pack_bytes <= threads_per_block, "one block has a thread for each odd byte");
-    const auto blocks = std::max(1u, blocks_for(extent.packs, processors));
+    const auto blocks = std::max(1u, processors.blocks_for(extent.packs, fill_kernel));
     void* arguments[] = {&bytes, &extent, &pattern};
     return cudaLaunchKernel(fill_kernel, dim3(blocks), dim3(threads_per_block), arguments, 0,
                             stream);
 }
 
-cudaError_t load_fill_kernel() {
-    return load(fill_kernel);
+cudaError_t load_fill_kernel(Occupancy& occupancy) {
+    return occupancy.load(fill_kernel);
 }
 
 }  // namespace guozhuang::device

@@ -5,15 +5,16 @@
 #include <cuda_runtime_api.h>
 #include <span>
 
+#include "device/cuda/kernel_shape.hpp"
+
 namespace guozhuang::device {
 
 /// Enqueues a kernel that sets memory, of at least one byte, to a pattern: the byte at an address
-/// is byte (address modulo 8) of the pattern. The stream is of the current device, which has
-/// `processors` multiprocessors.
-cudaError_t launch_fill(std::span<std::byte> memory, std::uint64_t pattern, int processors,
-                        cudaStream_t stream);
+/// is byte (address modulo 8) of the pattern. The stream is of the current device.
+cudaError_t launch_fill(std::span<std::byte> memory, std::uint64_t pattern,
+                        const Multiprocessors& processors, cudaStream_t stream);
 
 /// Loads the kernel for the current device, so that no launch of it has to.
-cudaError_t load_fill_kernel();
+cudaError_t load_fill_kernel(Occupancy& occupancy);
 
 }  // namespace guozhuang::device

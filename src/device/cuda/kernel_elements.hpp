@@ -9,8 +9,10 @@
 #include <cuda_runtime_api.h>
 #include <guozhuang/types.hpp>
 #include <span>
+#include <type_traits>
 
 #include "device/cuda/kernel_shape.hpp"
+#include "device/reduction.hpp"
 
 /// How kernels read and write elements. For sources of kernels only.
 namespace guozhuang::device {
@@ -32,11 +34,17 @@ struct Arithmetic<__nv_bfloat16> {
     static __device__ __nv_bfloat16 store(float value) { return __float2bfloat16_rn(value); }
 };
 
-/// element * factor, as Driver::scale.
-template <class T>
-__device__ T scaled(T element, double factor) {
-    using Wide = decltype(Arithmetic<T>::load(element));
-    return Arithmetic<T>::store(Arithmetic<T>::load(element) * static_cast<Wide>(factor));
+/// The partial, finished.
+template <class Partial>
+__device__ Partial finished(Partial value, const Finish& finish) {
+    if constexpr (std::is_integral_v<Partial>) {
+        using Wide = std::common_type_t<Partial, int>;
+        if (finish.divisor == 1) return value;
+        return static_cast<Partial>(static_cast<Wide>(value) / static_cast<Wide>(finish.divisor));
+    } else {
+        if (finish.divisor != 1) value = value / static_cast<Partial>(finish.divisor);
+        return value * static_cast<Partial>(finish.scale);
+    }
 }
 
 template <class T>

@@ -55,25 +55,6 @@ struct Max {
     }
 };
 
-/// x / divisor, then times scale, in the partial's type. Integers are divided exactly, truncated
-/// toward zero, and never scaled.
-struct Finish {
-    int divisor;
-    double scale;
-
-    template <class Partial>
-    __device__ Partial of(Partial value) const {
-        if constexpr (std::is_integral_v<Partial>) {
-            using Wide = std::common_type_t<Partial, int>;
-            if (divisor == 1) return value;
-            return static_cast<Partial>(static_cast<Wide>(value) / static_cast<Wide>(divisor));
-        } else {
-            if (divisor != 1) value = value / static_cast<Partial>(divisor);
-            return value * static_cast<Partial>(scale);
-        }
-    }
-};
-
 /// One element of each input, or a pack of them, lane by lane. Combines along the balanced tree,
 /// split at the largest power of two: as a number is counted up in binary. Digit d is there if bit
 /// d of the count is set, and holds 2^d inputs that follow each other.
@@ -115,7 +96,7 @@ public:
         }
 #pragma unroll
         for (unsigned lane = 0; lane < lanes; ++lane)
-            elements[lane] = Arithmetic<T>::store(finish.of(sum[lane]));
+            elements[lane] = Arithmetic<T>::store(finished(sum[lane], finish));
     }
 
 private:
@@ -205,7 +186,7 @@ cudaError_t with_kernel(ReduceOp op, DType dtype, const Action& action) {
 
 struct Launch {
     const ReduceLaunch& what;
-    int processors;
+    const Multiprocessors& processors;
     cudaStream_t stream;
 
     template <class Op, class T>
@@ -226,30 +207,34 @@ struct Launch {
         const auto work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
         void* arguments[] = {&at, &extent, &finish};
         // Not <<<>>>: this returns the error of this launch, not the last one of the thread.
-        return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks_for(work, processors)),
-                                dim3(threads_per_block), arguments, 0, stream);
+        const auto blocks = processors.blocks_for(work, reduce_kernel<Op, T>);
+        return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks), dim3(threads_per_block),
+                                arguments, 0, stream);
     }
 };
 
 struct Load {
+    Occupancy& occupancy;
+
     template <class Op, class T>
     cudaError_t run() const {
-        return load(reduce_kernel<Op, T>);
+        return occupancy.load(reduce_kernel<Op, T>);
     }
 };
 
 }  // namespace
 
-cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
+cudaError_t launch_reduce(const ReduceLaunch& launch, const Multiprocessors& processors,
+                          cudaStream_t stream) {
     return with_kernel(launch.reduction.op, launch.reduction.dtype,
                        Launch{launch, processors, stream});
 }
 
-cudaError_t load_reduce_kernels() {
+cudaError_t load_reduce_kernels(Occupancy& occupancy) {
     for (const auto dtype : all_dtypes) {
         for (const auto op : all_reduce_ops) {
             if (op == ReduceOp::adasum) continue;  // it has no kernel
-            if (const auto status = with_kernel(op, dtype, Load{}); status != cudaSuccess)
+            if (const auto status = with_kernel(op, dtype, Load{occupancy}); status != cudaSuccess)
                 return status;
         }
     }

@@ -5,6 +5,7 @@
 #include <guozhuang/types.hpp>
 #include <span>
 
+#include "device/cuda/kernel_shape.hpp"
 #include "device/reduction.hpp"
 
 namespace guozhuang::device {
@@ -16,11 +17,12 @@ struct ReduceLaunch {
     std::span<const std::span<const std::byte>> inputs;
 };
 
-/// Enqueues the kernel on a stream of the current device, which has `processors` multiprocessors.
-cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream_t stream);
+/// Enqueues the kernel on a stream of the current device.
+cudaError_t launch_reduce(const ReduceLaunch& launch, const Multiprocessors& processors,
+                          cudaStream_t stream);
 
 /// Loads the kernels of all operations and element types for the current device, so that no launch
 /// has to.
-cudaError_t load_reduce_kernels();
+cudaError_t load_reduce_kernels(Occupancy& occupancy);
 
 }  // namespace guozhuang::device

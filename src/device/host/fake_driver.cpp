@@ -184,13 +184,14 @@ public:
         ours(stream).launch([to, from] { std::copy(from.begin(), from.end(), to.begin()); });
     }
 
-    void copy_all(Stream& stream, std::span<const Copy> copies, double factor) override {
-        check_copies(copies, factor);
-        ours(stream).launch([copies = std::vector(copies.begin(), copies.end()), factor] {
-            for (const auto& [to, from, dtype] : copies) {
-                std::ranges::copy(from, to.begin());
-                if (factor != 1) device::scale(dtype, to, factor);
-            }
+    void copy_all(Stream& stream, std::span<const Copy> copies, const Finish& finish) override {
+        check_copies(copies, finish);
+        ours(stream).launch([copies = std::vector(copies.begin(), copies.end()), finish] {
+            for (const auto& [to, from, dtype] : copies)
+                if (finish.is_identity())
+                    std::ranges::copy(from, to.begin());
+                else
+                    kernels_for(dtype, ReduceOp::sum).finish(to, from, finish);
         });
     }
 
@@ -225,11 +226,6 @@ public:
             reduce.combine_tree(result, inputs);
             for (const auto& output : outputs) std::ranges::copy(result, output.begin());
         });
-    }
-
-    void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) override {
-        check_floating(dtype, memory);
-        ours(stream).launch([=] { device::scale(dtype, memory, factor); });
     }
 
     void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,

@@ -4,6 +4,8 @@
 #include <guozhuang/types.hpp>
 #include <span>
 
+#include "device/reduction.hpp"
+
 // The arithmetic of host reductions: vectorised loops, chosen at run time for this processor.
 // Elements and partials are those of collectives/concepts/reduce.hpp. Pure, thread-safe; the
 // kernels never throw. Spans of one call hold the same number of elements and need no alignment.
@@ -15,14 +17,6 @@
 // product returns is undefined.
 
 namespace guozhuang::device {
-
-/// The last step of a reduction: x / divisor, then times scale, in the partial's type. Integers are
-/// divided exactly, truncated toward zero, and never scaled.
-struct Finish {
-    int divisor = 1;
-    double scale = 1.0;
-    bool is_identity() const noexcept { return divisor == 1 && scale == 1.0; }
-};
 
 using CombineKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> left,
                                std::span<const std::byte> right);

@@ -54,7 +54,7 @@ std::uint64_t launches_and_copies() {
 }
 
 /// One kernel packs and scales, one reduces and one unpacks; NCCL has one of its own. A rank alone
-/// scales each tensor where it lies.
+/// scales all tensors where they lie by one.
 void tiny_tensors(Session& session, Report& report) {
     Trainer trainer;
     const TinyTensors gradients(trainer);
@@ -67,8 +67,35 @@ void tiny_tensors(Session& session, Report& report) {
     grouped_allreduce(gradients.views(), options);
     const auto launched = launches_and_copies() - before;
     report.expect(gradients.are_all(9), "the averages of averages");
-    const std::uint64_t most = session.size() == 1 ? tensors : 4;
+    const std::uint64_t most = session.size() == 1 ? 1 : 4;
     report.expect(launched <= most, text_of(launched, " kernels and copies for ", tensors));
+}
+
+/// Large tensors of two dtypes. Where NCCL moves them, a kernel for each dtype scales all of them
+/// before, and another one divides and scales after. The other paths pack them.
+void averages_of_large_tensors(Session&, Report& report) {
+    Trainer trainer;
+    constexpr std::int64_t each = 100'000, count = 12;
+    const auto memory = trainer.put_elements(std::vector<float>(count * each, 1));
+    const auto is_wide = [](std::int64_t i) { return i < 3 || i >= 9; };
+    std::vector<TensorView> gradients;
+    for (std::int64_t i = 0; i < count; ++i)
+        gradients.emplace_back(memory.get() + i * each, is_wide(i) ? DType::f32 : DType::bf16,
+                               Shape{is_wide(i) ? each : 2 * each}, trainer.stream().device);
+    const AllreduceOptions options{
+        .op = ReduceOp::average, .prescale = 4, .postscale = 0.5, .stream = trainer.stream()};
+    grouped_allreduce(gradients, options);
+    barrier();
+    const auto before = emulated_cuda_calls_of("cudaLaunchKernel");
+    grouped_allreduce(gradients, options);
+    const auto launched = emulated_cuda_calls_of("cudaLaunchKernel") - before;
+    const auto found = trainer.elements(memory, count * each);
+    for (std::int64_t i = 0; i < count; ++i)
+        if (is_wide(i))
+            report.expect(found.at(i * each) == 4 && found.at((i + 1) * each - 1) == 4,
+                          "the averages");
+    constexpr std::uint64_t most = 6;
+    report.expect(launched <= most, text_of(launched, " kernels for ", count));
 }
 
 /// Its whole way makes few calls of CUDA's, however many ranks there are: the words of a phase are
@@ -92,7 +119,8 @@ void calls_of_a_bundle(Session&, Report& report) {
 
 /// Of as many multiprocessors as GUOZHUANG_DEVICE_SMS says, or the device has.
 unsigned full_grid() {
-    constexpr int blocks_per_multiprocessor = 8, all = emulated_cuda::device_facts::multiprocessors;
+    using namespace emulated_cuda::device_facts;
+    constexpr int all = multiprocessors;
     const char* const limit = std::getenv("GUOZHUANG_DEVICE_SMS");
     const int used = limit == nullptr ? all : std::min(std::stoi(limit), all);
     return static_cast<unsigned>(used * blocks_per_multiprocessor);
@@ -114,6 +142,10 @@ void large_tensor(Session&, Report& report) {
 
 TEST_CASE("a bundle of a hundred tiny tensors needs a few kernels") {
     CHECK(problems_here(tiny_tensors) == "");
+}
+
+TEST_CASE("large tensors are averaged by a few kernels") {
+    CHECK(problems_here(averages_of_large_tensors) == "");
 }
 
 TEST_CASE("the calls of CUDA's for a bundle are few, and do not grow with the ranks") {

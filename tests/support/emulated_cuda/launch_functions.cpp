@@ -93,7 +93,17 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
         load(kernel);
         *attributes = {};
         attributes->maxThreadsPerBlock = device_facts::threads_per_block;
-        attributes->numRegs = 32;
+        attributes->numRegs = device_facts::registers_per_thread;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int,
+                                                          std::size_t) {
+    return call(__func__, usual, [&] {
+        require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
+        load(kernel);
+        *blocks = device_facts::blocks_per_multiprocessor;
         return cudaSuccess;
     });
 }

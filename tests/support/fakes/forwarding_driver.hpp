@@ -43,8 +43,8 @@ public:
         inner_->copy(stream, to, from);
     }
     void copy_all(device::Stream& stream, std::span<const device::Copy> copies,
-                  double factor) override {
-        inner_->copy_all(stream, copies, factor);
+                  const device::Finish& finish) override {
+        inner_->copy_all(stream, copies, finish);
     }
     void fill(device::Stream& stream, std::span<std::byte> memory,
               std::span<const std::byte> element) override {
@@ -54,10 +54,6 @@ public:
                 std::span<const std::span<std::byte>> outputs,
                 std::span<const std::span<const std::byte>> inputs) override {
         inner_->reduce(stream, reduction, outputs, inputs);
-    }
-    void scale(device::Stream& stream, DType dtype, std::span<std::byte> memory,
-               double factor) override {
-        inner_->scale(stream, dtype, memory, factor);
     }
     void sum_of_squares(device::Stream& stream, DType dtype, std::span<const std::byte> memory,
                         std::span<std::byte> scratch, double& into) override {

@@ -60,10 +60,10 @@ private:
     std::size_t to_bytes_ = 0, from_bytes_ = 0;
 };
 
-/// Holds copy_all() equal to a copy() and a scale() for each of the copies, and nothing else
-/// written.
+/// Holds copy_all() equal to a copy() for each of the copies and a reduction of it alone, and
+/// nothing else written; and then onto themselves.
 inline void check_copies_of(device::Driver& driver, const RandomCopies::Shape& shape,
-                            double factor) {
+                            const device::Finish& finish) {
     const auto stream = driver.make_stream(0);
     const RandomCopies random(shape);
     const auto at_first = random_elements(DType::u8, random.to_bytes());
@@ -73,11 +73,18 @@ inline void check_copies_of(device::Driver& driver, const RandomCopies::Shape& s
     const Mirrored one_by_one(driver, *stream, at_first), together(driver, *stream, at_first);
     for (const auto& [into, part, own_dtype] : random.between(one_by_one.device(), from.device())) {
         driver.copy(*stream, into, part);
-        if (factor != 1) driver.scale(*stream, own_dtype, into, factor);
+        const std::span<const std::byte> input = into;
+        for (int turn = 0; turn < 2 && !finish.is_identity(); ++turn)
+            driver.reduce(*stream, {ReduceOp::average, own_dtype, finish.divisor, finish.scale},
+                          {&into, 1}, {&input, 1});
     }
-    driver.copy_all(*stream, random.between(together.device(), from.device()), factor);
+    auto copies = random.between(together.device(), from.device());
+    driver.copy_all(*stream, copies, finish);
+    for (auto& each : copies) each.from = each.to;
+    if (!finish.is_identity()) driver.copy_all(*stream, copies, finish);
     INFO(shape.count << " copies of up to " << shape.most_elements << " of "
-                     << (shape.dtype ? name_of(dtype) : "any") << ", times " << factor);
+                     << (shape.dtype ? name_of(dtype) : "any") << ", divided by " << finish.divisor
+                     << ", times " << finish.scale);
     // Not printed: these are many bytes.
     CHECK((together.read(*stream) == one_by_one.read(*stream)));
 }
@@ -86,19 +93,21 @@ inline void check_copies_of(device::Driver& driver, const RandomCopies::Shape& s
 /// themselves.
 inline void check_copies(device::Driver& driver) {
     for (const auto dtype : all_dtypes) {
-        check_copies_of(driver, {0, 0, dtype}, 1);
-        check_copies_of(driver, {1, 40, dtype}, 1);
-        check_copies_of(driver, {300, 40, dtype}, 1);
-        check_copies_of(driver, {20, 40'000, dtype}, 1);
+        check_copies_of(driver, {0, 0, dtype}, {});
+        check_copies_of(driver, {1, 40, dtype}, {});
+        check_copies_of(driver, {300, 40, dtype}, {});
+        check_copies_of(driver, {20, 40'000, dtype}, {});
         if (!is_floating(dtype)) continue;
-        check_copies_of(driver, {300, 40, dtype}, 0.3);
-        check_copies_of(driver, {20, 20'000, dtype}, -3);
+        check_copies_of(driver, {300, 40, dtype}, {.scale = 0.3});
+        check_copies_of(driver, {20, 20'000, dtype}, {.divisor = 3, .scale = -3});
     }
-    check_copies_of(driver, {4000, 20, DType::u8}, 1);
-    check_copies_of(driver, {3, 2'000'000, DType::u8}, 1);
-    check_copies_of(driver, {2, 300'000, DType::f32}, 0.3);
-    check_copies_of(driver, {400, 100, std::nullopt}, 1);
-    check_copies_of(driver, {400, 100, std::nullopt}, 0.3);
+    for (const auto dtype : {DType::i64, DType::u64})
+        check_copies_of(driver, {300, 3000, dtype}, {.divisor = 3});
+    check_copies_of(driver, {4000, 20, DType::u8}, {});
+    check_copies_of(driver, {3, 2'000'000, DType::u8}, {});
+    check_copies_of(driver, {2, 300'000, DType::f32}, {.scale = 0.3});
+    check_copies_of(driver, {400, 100, std::nullopt}, {});
+    check_copies_of(driver, {400, 100, std::nullopt}, {.divisor = 7, .scale = 0.3});
 }
 
 }  // namespace guozhuang::test

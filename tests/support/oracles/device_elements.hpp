@@ -11,7 +11,8 @@
 
 namespace guozhuang::test {
 
-/// Holds the driver's scale and sum_of_squares equal to the host's, bit for bit.
+/// Holds what the driver makes of elements in place, and sum_of_squares, equal to the host's, bit
+/// for bit.
 inline void check_elements_of(device::Driver& driver, device::Stream& stream, DType dtype,
                               std::size_t count, std::size_t first) {
     const auto size = size_of(dtype);
@@ -26,7 +27,8 @@ inline void check_elements_of(device::Driver& driver, device::Stream& stream, DT
     const auto copied = memory.first(elements.size());
     driver.copy(stream, copied, elements);
     driver.sum_of_squares(stream, dtype, part(copied), scratch, sum);
-    driver.scale(stream, dtype, part(copied), 0.3);
+    const device::Copy in_place{part(copied), part(copied), dtype};
+    driver.copy_all(stream, {&in_place, 1}, {.scale = 0.3});
     driver.copy(stream, result, copied);
     wait_until_done(stream);
     INFO(count << " of " << name_of(dtype) << " from " << first);
