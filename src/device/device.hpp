@@ -56,6 +56,11 @@ public:
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));
 
+struct WordValue {
+    Word* word;
+    std::uint32_t value;
+};
+
 constexpr bool has_reached(std::uint32_t count, std::uint32_t value) noexcept {
     return static_cast<std::int32_t>(count - value) >= 0;
 }
@@ -134,12 +139,11 @@ public:
     /// Makes later work wait until the word has reached the value. A host thread may bring it
     /// there, with advance(): that is no call of the device's.
     virtual void wait(Stream& stream, Word& word, std::uint32_t value) = 0;
-    /// The same with several words.
-    virtual void write_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
-        for (auto* word : words) write(stream, *word, value);
-    }
-    virtual void wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
-        for (auto* word : words) wait(stream, *word, value);
+    /// Writes all of some words, then waits for all of others.
+    virtual void write_then_wait(Stream& stream, std::span<const WordValue> writes,
+                                 std::span<const WordValue> waits) {
+        for (const auto& [word, value] : writes) write(stream, *word, value);
+        for (const auto& [word, value] : waits) wait(stream, *word, value);
     }
     /// Sets up the device's context once for all calls on this thread while the result lives. No
     /// code of the user's may run on the thread meanwhile.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <guozhuang/error.hpp>
+#include <optional>
 #include <vector>
 
 #include "backends/device/chunks.hpp"
@@ -193,22 +194,28 @@ void DirectPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::S
     }
 }
 
-/// A chunk is filled into a half that all have taken.
+/// A chunk is filled into a half that all have taken. The next call that waits announces that, too,
+/// but for the first chunk, if another one is filled before that.
 template <class Kind>
 void DirectPath::run(const Kind& operation) {
+    using Moment = PeerWords::Moment;
     auto& words = halves_.words();
     auto& stream = operation.stream;
+    const auto chunks = operation.chunks();
     halves_.enqueue(
-        operation.chunks(),
+        chunks,
         [&](std::size_t chunk, std::uint32_t number) {
             operation.fill(chunk, number % 2);
-            words.announce(stream, Phase::filled, number + 1);
+            if (chunk == 0 && chunks > 1)
+                words.meet(stream, Moment{Phase::filled, number + 1}, std::nullopt);
         },
         [&](std::size_t chunk, std::uint32_t number) {
-            words.wait_for_all(stream, Phase::filled, number + 1);
+            const auto last_filled = number + (chunk + 1 < chunks ? 1 : 0);
+            words.meet(stream, Moment{Phase::filled, last_filled + 1},
+                       Moment{Phase::filled, number + 1});
             operation.take(chunk, number % 2);
-            words.announce(stream, Phase::taken, number + 1);
-            words.wait_for_all(stream, Phase::taken, number + 1);
+            const Moment taken{Phase::taken, number + 1};
+            words.meet(stream, taken, taken);
             operation.finish(chunk, number % 2);
         });
 }

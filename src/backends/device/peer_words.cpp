@@ -123,18 +123,16 @@ void PeerWords::try_on(device::Stream& stream) {
     driver_->wait(stream, word, 1);
 }
 
-void PeerWords::announce(device::Stream& stream, Phase phase, std::uint32_t time) {
-    std::vector<device::Word*> words;
-    for (int peer = 0; peer < ranks_.ranks; ++peer)
-        if (peer != ranks_.rank) words.push_back(&word_of(**page_, phase, peer, ranks_.rank));
-    driver_->write_all(stream, words, time);
-}
-
-void PeerWords::wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time) {
-    std::vector<device::Word*> words;
-    for (int peer = 0; peer < ranks_.ranks; ++peer)
-        if (peer != ranks_.rank) words.push_back(&word_of(**page_, phase, ranks_.rank, peer));
-    driver_->wait_for_all(stream, words, time);
+void PeerWords::meet(device::Stream& stream, std::optional<Moment> own,
+                     std::optional<Moment> others) {
+    std::vector<device::WordValue> writes, waits;
+    for (int peer = 0; peer < ranks_.ranks; ++peer) {
+        if (peer == ranks_.rank) continue;
+        if (own) writes.push_back({&word_of(**page_, own->phase, peer, ranks_.rank), own->time});
+        if (others)
+            waits.push_back({&word_of(**page_, others->phase, ranks_.rank, peer), others->time});
+    }
+    driver_->write_then_wait(stream, writes, waits);
 }
 
 void PeerWords::announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time) {

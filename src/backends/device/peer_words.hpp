@@ -36,11 +36,15 @@ public:
 
     /// What the device refuses of words is thrown here, or keeps the stream from going on.
     void try_on(device::Stream& stream);
-    /// Tells all other ranks that the stream is there for the so-manieth time, and makes it wait
-    /// until they are. Between the two it may do other work.
-    void announce(device::Stream& stream, Phase phase, std::uint32_t time);
-    void wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time);
-    /// The same, with one other rank.
+    /// A stream has come to a phase for the so-manieth time.
+    struct Moment {
+        Phase phase;
+        std::uint32_t time;
+    };
+    /// Tells all other ranks that the stream has come to `own`, if there is one, then makes it wait
+    /// until theirs have come to `others`, likewise.
+    void meet(device::Stream& stream, std::optional<Moment> own, std::optional<Moment> others);
+    /// The one or the other, with one other rank.
     void announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
     void wait_for(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
 

@@ -236,43 +236,33 @@ namespace {
 using WordOperation = CUstreamBatchMemOpParams;
 
 /// The parameters of a write begin as those of a wait do.
-WordOperation operation_on(const Word& word, std::uint32_t value, CUstreamBatchMemOpType operation,
+WordOperation operation_on(const WordValue& word, CUstreamBatchMemOpType operation,
                            unsigned flags) {
     WordOperation all{};
     all.waitValue.operation = operation;
-    all.waitValue.address = address_of(word);
-    all.waitValue.value = value;
+    all.waitValue.address = address_of(*word.word);
+    all.waitValue.value = word.value;
     all.waitValue.flags = flags;
     return all;
 }
 
-void enqueue(cudaStream_t stream, std::vector<WordOperation> all, const char* what) {
-    if (all.empty()) return;
-    check(driver_functions().batch_words(stream, static_cast<unsigned>(all.size()), all.data(), 0),
-          what);
-}
-
 }  // namespace
 
-/// By default a fence of the whole system comes before each write.
-void CudaDriver::write_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
+/// In one call, in this order. By default a fence of the whole system comes before each write.
+void CudaDriver::write_then_wait(Stream& stream, std::span<const WordValue> writes,
+                                 std::span<const WordValue> waits) {
     const auto& cuda = ours(stream);
-    const auto here = cuda.device().use();
     std::vector<WordOperation> all;
-    for (const auto* word : words)
-        all.push_back(operation_on(*word, value, CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                                   CU_STREAM_WRITE_VALUE_DEFAULT));
-    enqueue(cuda.native(), std::move(all), "cannot enqueue the writes of words");
-}
-
-void CudaDriver::wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
-    const auto& cuda = ours(stream);
-    const auto here = cuda.device().use();
-    std::vector<WordOperation> all;
-    for (const auto* word : words)
+    for (const auto& each : writes)
         all.push_back(
-            operation_on(*word, value, CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_GEQ));
-    enqueue(cuda.native(), std::move(all), "cannot enqueue waits for words");
+            operation_on(each, CU_STREAM_MEM_OP_WRITE_VALUE_32, CU_STREAM_WRITE_VALUE_DEFAULT));
+    for (const auto& each : waits)
+        all.push_back(operation_on(each, CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_GEQ));
+    if (all.empty()) return;
+    const auto here = cuda.device().use();
+    check(driver_functions().batch_words(cuda.native(), static_cast<unsigned>(all.size()),
+                                         all.data(), 0),
+          "cannot enqueue operations on words");
 }
 
 std::shared_ptr<const void> CudaDriver::prepare_calls(int device) {

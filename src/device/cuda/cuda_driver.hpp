@@ -37,8 +37,8 @@ public:
                         std::span<std::byte> scratch, double& into) override;
     void write(Stream& stream, Word& word, std::uint32_t value) override;
     void wait(Stream& stream, Word& word, std::uint32_t value) override;
-    void write_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) override;
-    void wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) override;
+    void write_then_wait(Stream& stream, std::span<const WordValue> writes,
+                         std::span<const WordValue> waits) override;
     std::shared_ptr<const void> prepare_calls(int device) override;
 
     std::shared_ptr<Stream> make_stream(int device) override;
