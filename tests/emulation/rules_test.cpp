@@ -2,10 +2,12 @@
 
 #include "support/emulated_cuda/kernel.hpp"
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <span>
 #include <thread>
 
 #include "emulation/child.hpp"
@@ -197,6 +199,22 @@ int leave_with_stuck_stream(const Arguments&) {
 }
 const ChildCase stuck("leave with a stuck stream", leave_with_stuck_stream);
 
+/// Of eight streams beside one that is held, all but the last must come to their ends. Returns
+/// whether that one does, too.
+int hold_one_of_nine_streams(const Arguments&) {
+    for (int i = 0; i < 20; ++i) const TestStream ended;  // which have left their queues
+    auto* written = pinned_memory<std::uint32_t>(1);
+    const Gate gate;
+    const TestStream held;
+    gate.hold(held.native);
+    std::array<TestStream, 8> others;
+    for (const auto& other : others) cuStreamWriteValue32(other.native, address_of(written), 1, 0);
+    for (const auto& other : std::span(others).first(7)) cudaStreamSynchronize(other.native);
+    let_streams_run();
+    return cudaStreamQuery(others.back().native) == cudaSuccess ? 1 : 0;
+}
+const ChildCase nine_streams("hold one of nine streams", hold_one_of_nine_streams);
+
 }  // namespace
 
 TEST_CASE("a call from a host function ends the process") {
@@ -290,6 +308,12 @@ TEST_CASE("a process sees one MIG slice of the GPU, which has an identity of its
     CHECK(with("list the devices", "2,0") == "0: 2");
     CHECK(with("tell the UUIDs", "2") == "2 255 ");
     CHECK(with("tell the UUIDs", "0") == "0 255 ");
+}
+
+TEST_CASE("streams beyond the eighth share a queue, unless there are to be more") {
+    CHECK(end_of("hold one of nine streams").exit_code == 0);
+    CHECK(end_of("hold one of nine streams", {{"CUDA_DEVICE_MAX_CONNECTIONS", "9"}}).exit_code ==
+          1);
 }
 
 TEST_CASE("a process ends though a stream is stuck") {

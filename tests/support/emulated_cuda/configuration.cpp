@@ -92,7 +92,7 @@ const Configuration& configuration() {
         all.memory_bytes =
             static_cast<std::size_t>(number_or("EMULATED_CUDA_MEMORY_MIB", 1024, 1 << 17)) << 20;
         all.peers = peers();
-        all.channels = number_or("CUDA_DEVICE_MAX_CONNECTIONS", 0, 32);
+        all.channels = std::max(number_or("CUDA_DEVICE_MAX_CONNECTIONS", 8, 32), 1);
         all.failure = 999;
         read_failure(all);
         all.trace = text_of("EMULATED_CUDA_TRACE");

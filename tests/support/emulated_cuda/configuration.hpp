@@ -22,8 +22,8 @@ struct Configuration {
     /// EMULATED_CUDA_MIG (0): they are MIG slices of one GPU. A process sees one of them, and none
     /// reaches the memory of another.
     bool is_mig;
-    int channels;                  ///< CUDA_DEVICE_MAX_CONNECTIONS (0), of each device; 0: no limit
-    std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR|:kill|:stop:MS]
+    int channels;                    ///< CUDA_DEVICE_MAX_CONNECTIONS (8), of each device
+    std::string failing_function;    ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR|:kill|:stop:MS]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
     int failure = 999;               ///< and what that returns (cudaErrorUnknown)
     bool failure_kills = false;      ///< or it ends the process, as by signal 9
