@@ -7,6 +7,7 @@
 #include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/handles.hpp"
 #include "support/emulated_cuda/protection.hpp"
+#include "support/emulated_cuda/rules.hpp"
 
 namespace guozhuang::emulated_cuda {
 namespace {
@@ -56,6 +57,7 @@ void Stream::wait_in_order_for(Stream& other) {
 
 std::uint64_t Stream::push(Actor actor, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
+    if (!channel_) break_rule("a destroyed stream is used");
     tasks_.push_back({actor, std::move(work), channel_->take_ticket()});
     changed_.notify_all();
     return ++enqueued_;
