@@ -98,6 +98,7 @@ cudaError_t allocate(void** address, std::size_t bytes, MemoryKind kind) {
     *address = nullptr;
     if (bytes == 0) return cudaSuccess;
     auto& device = current_device();
+    if (kind != MemoryKind::pool) device.wait_before_allocating();
     *address = add_memory(kind <= MemoryKind::pool ? Memory::on_device(device, bytes, kind)
                                                    : Memory::on_host(device, bytes, kind));
     return cudaSuccess;
@@ -181,6 +182,7 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
 cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
     return call(__func__, unsafe_in_capture, [&] {
         require(address && bytes > 0, cudaErrorInvalidValue);
+        current_device().wait_before_allocating();
         add_memory(Memory::registered(current_device(), {static_cast<std::byte*>(address), bytes}));
         return cudaSuccess;
     });
