@@ -25,7 +25,6 @@ MessageSlot::MessageSlot(std::shared_ptr<device::Driver> of_driver, int of_devic
     : driver(std::move(of_driver)),
       device(of_device),
       completions(std::move(of_completions)),
-      stream(driver->make_stream(device)),
       pinned(driver, device, bytes),
       copied(driver, device) {}
 
@@ -34,18 +33,36 @@ MessageSlots::MessageSlots(std::shared_ptr<device::Driver> driver, int device,
     : driver_(std::move(driver)), device_(device), completions_(std::move(completions)) {}
 
 MessageSlot& MessageSlots::take(std::size_t bytes) {
+    auto stream = take_stream();
     Slots too_small;
     {
         const base::Lock lock(mutex_);
-        if (auto* const kept = take_kept(bytes)) return *kept;
+        if (auto* const kept = take_kept(bytes)) {
+            kept->stream = std::move(stream);
+            return *kept;
+        }
         if (is_large(bytes)) too_small = remove_large();
     }
     // Without the lock: allocating and freeing may wait for the device, and who gives back may not.
     too_small.clear();
     auto made = std::make_unique<MessageSlot>(driver_, device_, completions_, slot_size(bytes));
+    made->stream = std::move(stream);
     made->is_taken = true;
     const base::Lock lock(mutex_);
+    free_streams_.reserve(slots_.size() + 1);  // so giving back never allocates
     return *slots_.emplace_back(std::move(made));
+}
+
+std::shared_ptr<device::Stream> MessageSlots::take_stream() {
+    {
+        const base::Lock lock(mutex_);
+        if (!free_streams_.empty()) {
+            auto stream = std::move(free_streams_.back());
+            free_streams_.pop_back();
+            return stream;
+        }
+    }
+    return driver_->make_stream(device_);
 }
 
 /// Null if none that fits is free.
@@ -71,6 +88,7 @@ MessageSlots::Slots MessageSlots::remove_large() {
 
 void MessageSlots::give_back(MessageSlot& slot) noexcept {
     const base::Lock lock(mutex_);
+    free_streams_.push_back(std::move(slot.stream));
     slot.is_taken = false;
 }
 

@@ -12,8 +12,8 @@
 namespace guozhuang::engine {
 
 /// What one message of a tensor on a device needs: pinned memory in which it is staged, and a
-/// stream that copies it. The stream is the slot's own, so no message waits behind another whose
-/// tensor is not ready.
+/// stream that copies it. No other message has the stream meanwhile, so none waits behind another
+/// whose tensor is not ready.
 struct MessageSlot {
     /// Throws what the driver throws.
     MessageSlot(std::shared_ptr<device::Driver> driver, int device,
@@ -22,17 +22,18 @@ struct MessageSlot {
     const std::shared_ptr<device::Driver> driver;
     const int device;
     const std::shared_ptr<Completions> completions;  ///< of the driver
-    const std::shared_ptr<device::Stream> stream;
     const device::PinnedMemory pinned;
-    const device::PinnedWord copied;  ///< counts the copies that the stream is done with
-    std::uint32_t copies = 0;         ///< that were enqueued; by the thread that drives
-    bool is_taken = false;            ///< guarded by the lock of MessageSlots
+    const device::PinnedWord copied;         ///< counts the copies that the stream is done with
+    std::uint32_t copies = 0;                ///< that were enqueued; by the thread that drives
+    std::shared_ptr<device::Stream> stream;  ///< while it is taken
+    bool is_taken = false;                   ///< guarded by the lock of MessageSlots
 };
 
 /// The slots of a device. They are kept, since allocating pinned memory may wait for the device.
 /// Sizes are powers of two, so a size that comes again finds a slot. Larger slots are not rounded
 /// up: a message takes any that is large enough, and where none is, those that are too small make
-/// way for a new one. Thread-safe.
+/// way for a new one. There are only as many streams as messages at once: a GPU takes the work of
+/// streams beyond a few in shared queues, where one that is held up holds up others. Thread-safe.
 class MessageSlots {
 public:
     static constexpr std::size_t largest_rounded_bytes = std::size_t{64} << 20;
@@ -49,12 +50,14 @@ private:
 
     MessageSlot* take_kept(std::size_t bytes) GUOZHUANG_REQUIRES(mutex_);
     Slots remove_large() GUOZHUANG_REQUIRES(mutex_);
+    std::shared_ptr<device::Stream> take_stream();
 
     const std::shared_ptr<device::Driver> driver_;
     const int device_;
     const std::shared_ptr<Completions> completions_;
     base::Mutex mutex_;
     Slots slots_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<std::shared_ptr<device::Stream>> free_streams_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang::engine

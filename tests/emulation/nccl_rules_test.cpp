@@ -84,6 +84,13 @@ int use_after_abort(const std::vector<std::string>&) {
 }
 const ChildCase after_abort("use an aborted communicator", use_after_abort);
 
+int use_during_abort(const std::vector<std::string>&) {
+    const auto communicator = connected_alone();
+    const std::jthread aborts([communicator] { ncclCommAbort(communicator); });
+    for (ncclResult_t state = ncclSuccess;;) ncclCommGetAsyncError(communicator, &state);
+}
+const ChildCase during_abort("use a communicator during its abort", use_during_abort);
+
 int use_by_two_threads(const std::vector<std::string>&) {
     const auto communicator = connected_alone();
     const Rank rank(0);
@@ -165,6 +172,8 @@ TEST_CASE("the emulated NCCL is held to NCCL's rules") {
                                  "a communicator is used before it is ready"));
     CHECK(is_broken_rule_of_nccl("use an aborted communicator",
                                  "a communicator is used that is none, or has ended"));
+    CHECK(is_broken_rule_of_nccl("use a communicator during its abort",
+                                 "two threads are in one communicator"));
     CHECK(is_broken_rule_of_nccl("use a communicator by two threads",
                                  "a communicator is used while another thread has it in a group"));
     CHECK(is_broken_rule_of_nccl("destroy a communicator too early",

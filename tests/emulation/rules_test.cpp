@@ -2,16 +2,19 @@
 
 #include "support/emulated_cuda/kernel.hpp"
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <span>
 #include <thread>
 
 #include "emulation/child.hpp"
 #include "emulation/cuda_objects.hpp"
 #include "support/emulated_cuda/emulated_cuda.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/sanitizer.hpp"
 #include "support/runner/temporary_directory.hpp"
 
 using namespace guozhuang::test;
@@ -92,6 +95,66 @@ int write_beyond_memory(const Arguments&) {
     return static_cast<int>(cudaDeviceSynchronize());
 }
 const ChildCase beyond("write beyond memory", write_beyond_memory);
+
+__global__ void read_four(const float4* from, float4* into) {
+    *into = *from;
+}
+
+/// With an argument, at an address that is no multiple of 16 bytes.
+int read_four_numbers(const Arguments& arguments) {
+    auto* memory = device_memory<float>(64);
+    const auto* from = reinterpret_cast<const float4*>(memory + (arguments.empty() ? 4 : 5));
+    auto* into = reinterpret_cast<float4*>(memory);
+    void* launched[] = {&from, &into};
+    cudaLaunchKernel(read_four, dim3(1), dim3(1), launched);
+    return static_cast<int>(cudaDeviceSynchronize());
+}
+const ChildCase four_numbers("read four numbers", read_four_numbers);
+
+__global__ void note_block(unsigned* order, unsigned* noted) {
+    order[atomicAdd(noted, 1)] = blockIdx.x;
+}
+
+/// Prints the order in which 32 blocks were run, of two launches.
+int tell_order_of_blocks(const Arguments&) {
+    auto* order = pinned_memory<unsigned>(64);
+    auto* noted = pinned_memory<unsigned>(1);
+    *noted = 0;
+    void* arguments[] = {&order, &noted};
+    for (int launch = 0; launch < 2; ++launch)
+        cudaLaunchKernel(note_block, dim3(32), dim3(1), arguments);
+    if (cudaDeviceSynchronize() != cudaSuccess) return 1;
+    for (const unsigned block : std::span(order, 64)) std::printf("%u ", block);
+    std::puts("");
+    return 0;
+}
+const ChildCase order_of_blocks("tell the order of blocks", tell_order_of_blocks);
+
+/// How many of three allocations do not wait for a stream that is held.
+int allocate_beside_a_held_stream(const Arguments&) {
+    const TestStream stream;
+    std::vector<std::byte> pageable(4096);
+    std::atomic<int> allocated = 0;
+    const Gate gate;
+    gate.hold(stream.native);
+    std::jthread device_side([&] { device_memory<char>(64), ++allocated; });
+    std::jthread host_side([&] { pinned_memory<char>(64), ++allocated; });
+    std::jthread registers([&] {
+        cudaHostRegister(pageable.data(), pageable.size(), cudaHostRegisterDefault);
+        ++allocated;
+    });
+    let_streams_run();
+    const int before = allocated;
+    gate.open();
+    return before;
+}
+const ChildCase allocations("allocate beside a held stream", allocate_beside_a_held_stream);
+
+int write_without_barrier(const Arguments&) {
+    return static_cast<int>(cuStreamWriteValue32(nullptr, address_of(pinned_memory<int>(1)), 1,
+                                                 CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+}
+const ChildCase without_barrier("write a word without a barrier", write_without_barrier);
 
 /// With an argument, enables access first.
 int write_to_peer(const Arguments& arguments) {
@@ -197,6 +260,22 @@ int leave_with_stuck_stream(const Arguments&) {
 }
 const ChildCase stuck("leave with a stuck stream", leave_with_stuck_stream);
 
+/// Of eight streams beside one that is held, all but the last must come to their ends. Returns
+/// whether that one does, too.
+int hold_one_of_nine_streams(const Arguments&) {
+    for (int i = 0; i < 20; ++i) const TestStream ended;  // which have left their queues
+    auto* written = pinned_memory<std::uint32_t>(1);
+    const Gate gate;
+    const TestStream held;
+    gate.hold(held.native);
+    std::array<TestStream, 8> others;
+    for (const auto& other : others) cuStreamWriteValue32(other.native, address_of(written), 1, 0);
+    for (const auto& other : std::span(others).first(7)) cudaStreamSynchronize(other.native);
+    let_streams_run();
+    return cudaStreamQuery(others.back().native) == cudaSuccess ? 1 : 0;
+}
+const ChildCase nine_streams("hold one of nine streams", hold_one_of_nine_streams);
+
 }  // namespace
 
 TEST_CASE("a call from a host function ends the process") {
@@ -234,6 +313,37 @@ TEST_CASE("a kernel that reaches beyond memory or to a stranger's ends the proce
     CHECK(is_broken_rule(end_of("write to a peer", two),
                          "a kernel touched memory of a device without peer access"));
     CHECK(end_of("write to a peer", two, {"enabled"}).exit_code == 0);
+}
+
+TEST_CASE("a kernel that reads at an address which is not aligned ends the process") {
+    if (under_sanitizer) GUOZHUANG_SKIP("signals are the sanitizer's");
+    CHECK(end_of("read four numbers").exit_code == 0);
+    CHECK(is_broken_rule(end_of("read four numbers", {}, {"misaligned"}),
+                         "a kernel read or wrote memory at an address that is not aligned"));
+}
+
+TEST_CASE("blocks run in random order, the same for a seed that is printed") {
+    const auto with = [](const char* seed) {
+        return end_of("tell the order of blocks", {{"EMULATED_CUDA_SEED", seed}}).output;
+    };
+    const auto seven = with("7");
+    CHECK(seven.find("EMULATED_CUDA_SEED=7\n") != std::string::npos);
+    CHECK(with("7") == seven);
+    CHECK(with("8").substr(seven.find('\n')) != seven.substr(seven.find('\n')));
+    CHECK(seven.find("0 1 2 3 4 5 6 7 8") == std::string::npos);
+}
+
+TEST_CASE("allocations wait for the device if they are to") {
+    const auto with = [](const char* value) {
+        return end_of("allocate beside a held stream", {{"EMULATED_CUDA_ALLOCATIONS_WAIT", value}})
+            .exit_code;
+    };
+    CHECK(with("1") == 0);
+}
+
+TEST_CASE("a word that is written without a memory barrier ends the process") {
+    CHECK(is_broken_rule(end_of("write a word without a barrier"),
+                         "a word is written without a memory barrier"));
 }
 
 TEST_CASE("all GPUs reach each other's memory, or neighbours do, or none does") {
@@ -290,6 +400,12 @@ TEST_CASE("a process sees one MIG slice of the GPU, which has an identity of its
     CHECK(with("list the devices", "2,0") == "0: 2");
     CHECK(with("tell the UUIDs", "2") == "2 255 ");
     CHECK(with("tell the UUIDs", "0") == "0 255 ");
+}
+
+TEST_CASE("streams beyond the eighth share a queue, unless there are to be more") {
+    CHECK(end_of("hold one of nine streams").exit_code == 0);
+    CHECK(end_of("hold one of nine streams", {{"CUDA_DEVICE_MAX_CONNECTIONS", "9"}}).exit_code ==
+          1);
 }
 
 TEST_CASE("a process ends though a stream is stuck") {

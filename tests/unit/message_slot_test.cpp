@@ -1,11 +1,34 @@
-// The pinned memory of messages: kept, and never shared by two.
+// The pinned memory and the streams of messages: kept, and never shared by two.
+#include <algorithm>
 #include <memory>
 
 #include "device/host/fake_driver.hpp"
 #include "engine/message_slot.hpp"
+#include "support/fakes/forwarding_driver.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
+
+namespace {
+
+class CountingStreams : public test::ForwardingDriver {
+public:
+    CountingStreams() : ForwardingDriver(device::make_fake_driver()) {}
+
+    std::shared_ptr<device::Stream> make_stream(int device) override {
+        ++streams;
+        return ForwardingDriver::make_stream(device);
+    }
+    void release_pinned(int device, std::span<std::byte> memory) noexcept override {
+        largest_released = std::max(largest_released, memory.size());
+        ForwardingDriver::release_pinned(device, memory);
+    }
+
+    int streams = 0;
+    std::size_t largest_released = 0;
+};
+
+}  // namespace
 
 TEST_CASE("a size that comes again finds a slot, unless that is taken") {
     const auto driver = device::make_fake_driver();
@@ -21,8 +44,20 @@ TEST_CASE("a size that comes again finds a slot, unless that is taken") {
     CHECK(&slots.take(8192) == &second);
 }
 
+TEST_CASE("there are as many streams as messages at once, whatever their sizes") {
+    const auto driver = std::make_shared<CountingStreams>();
+    engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
+    for (const std::size_t bytes : {1U, 5000U, 100'000U, 5000U}) {
+        auto &sent = slots.take(bytes), &received = slots.take(bytes);
+        CHECK(sent.stream != received.stream);
+        slots.give_back(sent);
+        slots.give_back(received);
+    }
+    CHECK(driver->streams == 2);
+}
+
 TEST_CASE("a large slot is as large as its message, and makes way for a larger one") {
-    const auto driver = device::make_fake_driver();
+    const auto driver = std::make_shared<CountingStreams>();
     engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
     constexpr auto large = engine::MessageSlots::largest_rounded_bytes;
     auto& rounded = slots.take(large - 5);
@@ -33,9 +68,9 @@ TEST_CASE("a large slot is as large as its message, and makes way for a larger o
     slots.give_back(exact);
     CHECK(&slots.take(large + 1) == &exact);
     slots.give_back(exact);
-    const std::weak_ptr<device::Stream> stream = exact.stream;
+    CHECK(driver->largest_released < large);
     auto& larger = slots.take(large + 6);
-    CHECK(stream.expired());  // with its slot
+    CHECK(driver->largest_released == large + 5);
     CHECK(&slots.take(large) == &rounded);
     slots.give_back(larger);
     CHECK(&slots.take(large + 2) == &larger);

@@ -1,5 +1,7 @@
 #include "support/emulated_cuda/channel.hpp"
 
+#include <algorithm>
+
 #include "support/emulated_cuda/configuration.hpp"
 
 namespace guozhuang::emulated_cuda {
@@ -22,10 +24,9 @@ void Channel::end(std::uint64_t ticket) {
 
 std::shared_ptr<Channel> Channels::next() {
     const auto limit = static_cast<std::size_t>(configuration().channels);
-    if (limit == 0) return nullptr;
     const std::lock_guard lock(mutex_);
-    if (all_.size() < limit) all_.push_back(std::make_shared<Channel>());
-    return all_[taken_++ % limit];
+    while (all_.size() < limit) all_.push_back(std::make_shared<Channel>());
+    return *std::ranges::min_element(all_, {}, [](const auto& each) { return each.use_count(); });
 }
 
 }  // namespace guozhuang::emulated_cuda

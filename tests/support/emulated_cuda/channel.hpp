@@ -27,13 +27,12 @@ private:
 /// Those of a device, of which there are CUDA_DEVICE_MAX_CONNECTIONS. Thread-safe.
 class Channels {
 public:
-    /// For a new stream; null if there is no limit, and each stream has one of its own.
+    /// For a new stream: the one that the fewest streams have, which is the best that CUDA may do.
     std::shared_ptr<Channel> next();
 
 private:
     std::mutex mutex_;
     std::vector<std::shared_ptr<Channel>> all_;
-    std::size_t taken_ = 0;
 };
 
 }  // namespace guozhuang::emulated_cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <random>
 #include <string_view>
 
 #include "support/emulated_cuda/rules.hpp"
@@ -91,8 +92,12 @@ const Configuration& configuration() {
         all.driver = number_or("EMULATED_CUDA_DRIVER", 13000, 1 << 20);
         all.memory_bytes =
             static_cast<std::size_t>(number_or("EMULATED_CUDA_MEMORY_MIB", 1024, 1 << 17)) << 20;
+        all.allocations_wait = number_or("EMULATED_CUDA_ALLOCATIONS_WAIT", 0, 1) != 0;
         all.peers = peers();
-        all.channels = number_or("CUDA_DEVICE_MAX_CONNECTIONS", 0, 32);
+        all.channels = std::max(number_or("CUDA_DEVICE_MAX_CONNECTIONS", 8, 32), 1);
+        constexpr int largest_seed = (1 << 30) - 1;
+        all.seed = number_or("EMULATED_CUDA_SEED",
+                             static_cast<int>(std::random_device()() & largest_seed), largest_seed);
         all.failure = 999;
         read_failure(all);
         all.trace = text_of("EMULATED_CUDA_TRACE");

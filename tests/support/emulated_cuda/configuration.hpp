@@ -12,7 +12,10 @@ struct Configuration {
     /// The devices that CUDA_VISIBLE_DEVICES leaves of EMULATED_CUDA_DEVICES (1), by their numbers
     /// in the machine.
     std::vector<int> devices;
-    int driver;                ///< EMULATED_CUDA_DRIVER (13000); 0 is none
+    int driver;  ///< EMULATED_CUDA_DRIVER (13000); 0 is none
+    /// EMULATED_CUDA_ALLOCATIONS_WAIT (0): allocating, registering or opening memory waits for the
+    /// device, as freeing it always does. CUDA may.
+    bool allocations_wait;
     std::size_t memory_bytes;  ///< EMULATED_CUDA_MEMORY_MIB (1024), of each device
     /// EMULATED_CUDA_PEERS (1): devices reach each other's memory; 0: none does; ring: neighbours
     /// by their numbers in the machine do, the last and the first among them; reads: all do, but
@@ -22,8 +25,9 @@ struct Configuration {
     /// EMULATED_CUDA_MIG (0): they are MIG slices of one GPU. A process sees one of them, and none
     /// reaches the memory of another.
     bool is_mig;
-    int channels;                  ///< CUDA_DEVICE_MAX_CONNECTIONS (0), of each device; 0: no limit
-    std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR|:kill|:stop:MS]
+    int channels;                    ///< CUDA_DEVICE_MAX_CONNECTIONS (8), of each device
+    int seed;                        ///< EMULATED_CUDA_SEED (random), of the order of blocks
+    std::string failing_function;    ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR|:kill|:stop:MS]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
     int failure = 999;               ///< and what that returns (cudaErrorUnknown)
     bool failure_kills = false;      ///< or it ends the process, as by signal 9

@@ -68,6 +68,10 @@ void Device::wait_until_idle() {
     for (const auto& stream : streams()) stream->wait_for(stream->position(), *this);
 }
 
+void Device::wait_before_allocating() {
+    if (configuration().allocations_wait) wait_until_idle();
+}
+
 bool Device::enable_peer_of(int physical) noexcept {
     const unsigned bit = 1u << physical;
     return (reachable_.fetch_or(bit) & bit) == 0;

@@ -37,6 +37,8 @@ public:
     std::vector<std::shared_ptr<Stream>> streams();
     /// Waits for all that is enqueued on the device.
     void wait_until_idle();
+    /// The same if the environment says that allocations wait.
+    void wait_before_allocating();
 
     bool enable_peer_of(int physical) noexcept;  ///< false if it was enabled
     /// Whose memory kernels may touch, as set_rights() takes it.

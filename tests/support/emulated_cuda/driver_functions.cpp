@@ -17,6 +17,7 @@
 #include "support/emulated_cuda/device_facts.hpp"
 #include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/memory.hpp"
+#include "support/emulated_cuda/rules.hpp"
 #include "support/emulated_cuda/submit.hpp"
 
 namespace guozhuang::emulated_cuda {
@@ -89,7 +90,11 @@ void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, uns
     }
 }
 
-void submit_write(Stream& stream, CUdeviceptr address, std::uint32_t value) {
+/// What a write without a barrier leaves unordered, streams that are threads cannot show.
+void submit_write(Stream& stream, CUdeviceptr address, std::uint32_t value, unsigned flags) {
+    if ((flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) != 0)
+        break_rule(
+            "a word is written without a memory barrier, so what came before may come after");
     const auto word = word_at(address);
     submit(stream, Stream::Actor::copy,
            [word, value] { word.store(value, std::memory_order_release); });
@@ -250,9 +255,10 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
     });
 }
 
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                              unsigned flags) {
     return driver_call(__func__, usual, [&] {
-        submit_write(*stream_of(stream), address, value);
+        submit_write(*stream_of(stream), address, value, flags);
         return cudaSuccess;
     });
 }
@@ -273,7 +279,8 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpP
         for (unsigned i = 0; i < count; ++i) {
             const auto& each = operations[i];
             if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) {
-                submit_write(*on, each.writeValue.address, each.writeValue.value);
+                submit_write(*on, each.writeValue.address, each.writeValue.value,
+                             each.writeValue.flags);
             } else {
                 require(each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32, cudaErrorInvalidValue);
                 submit_wait(*on, each.waitValue.address, each.waitValue.value,

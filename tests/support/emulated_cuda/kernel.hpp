@@ -1,8 +1,9 @@
 #pragma once
 
 // Included before all else in a .cu file that g++ compiles as C++: what nvcc knows by itself. A
-// kernel is a function, and a launch calls it once for each thread of each block, in order. Kernels
-// that wait for other threads of their block (__syncthreads) cannot run like this, and say so.
+// kernel is a function, and a launch calls it once for each thread of each block, the blocks in
+// random order. Kernels that wait for other threads of their block (__syncthreads) cannot run like
+// this, and say so.
 
 #define __DEVICE_LAUNCH_PARAMETERS_H__  // NOLINT: instead of the toolkit's threadIdx
 // The toolkit's own hands the kernel on without its type.
@@ -16,6 +17,7 @@
 #include <math.h>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 // NOLINTBEGIN: the names are CUDA's.
 inline thread_local uint3 threadIdx, blockIdx;
@@ -42,6 +44,8 @@ struct KernelLaunch {
 extern "C" cudaError_t emulated_cuda_launch(const guozhuang::emulated_cuda::KernelLaunch& launch,
                                             std::function<void()> run_all);
 extern "C" void emulated_cuda_break_rule(const char* text);
+/// Writes an order of as many blocks, another one at each call.
+extern "C" void emulated_cuda_order_blocks(unsigned* order, unsigned blocks);
 
 namespace guozhuang::emulated_cuda {
 
@@ -54,9 +58,14 @@ inline void run_block(const KernelLaunch& launch) {
 inline void run_grid(const KernelLaunch& launch) {
     gridDim = launch.grid;
     blockDim = launch.block;
-    for (blockIdx.z = 0; blockIdx.z < launch.grid.z; ++blockIdx.z)
-        for (blockIdx.y = 0; blockIdx.y < launch.grid.y; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < launch.grid.x; ++blockIdx.x) run_block(launch);
+    std::vector<unsigned> order(std::size_t{launch.grid.x} * launch.grid.y * launch.grid.z);
+    emulated_cuda_order_blocks(order.data(), static_cast<unsigned>(order.size()));
+    for (const unsigned block : order) {
+        blockIdx.x = block % launch.grid.x;
+        blockIdx.y = block / launch.grid.x % launch.grid.y;
+        blockIdx.z = block / launch.grid.x / launch.grid.y;
+        run_block(launch);
+    }
 }
 
 inline cudaError_t enqueue(const KernelLaunch& launch) {

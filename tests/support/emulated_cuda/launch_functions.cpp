@@ -1,11 +1,17 @@
 // Launches of kernels. What has a kernel's type is in kernel.hpp, which calls what is here.
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "support/emulated_cuda/calls.hpp"
+#include "support/emulated_cuda/configuration.hpp"
 #include "support/emulated_cuda/device_facts.hpp"
 #include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/emulated_cuda.hpp"
@@ -70,6 +76,20 @@ cudaError_t emulated_cuda_launch(const KernelLaunch& launch, std::function<void(
 
 unsigned emulated_cuda_largest_grid() {
     return largest_grid.exchange(0);
+}
+
+void emulated_cuda_order_blocks(unsigned* order, unsigned blocks) {
+    const std::span all(order, blocks);
+    std::iota(all.begin(), all.end(), 0U);
+    if (blocks == 1) return;
+    static const int seed = [] {
+        const int chosen = configuration().seed;
+        std::fprintf(stderr, "emulated CUDA: EMULATED_CUDA_SEED=%d\n", chosen);
+        return chosen;
+    }();
+    static std::atomic<unsigned> launches = 0;
+    std::seed_seq mixed{static_cast<unsigned>(seed), launches++};
+    std::shuffle(all.begin(), all.end(), std::mt19937(mixed));
 }
 
 void emulated_cuda_break_rule(const char* text) {

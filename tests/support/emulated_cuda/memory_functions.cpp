@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
+#include <mutex>
 
 #include "support/emulated_cuda/calls.hpp"
 #include "support/emulated_cuda/capture.hpp"
@@ -46,6 +48,13 @@ struct Copy {
     cudaMemcpyKind kind;
 };
 
+/// Whether the caller of a copy still waits for it: after an error of the device it returns at
+/// once, and may free the memory.
+struct CopyCaller {
+    std::mutex mutex;
+    bool has_gone = false;
+};
+
 /// A copy from or to pageable memory holds its caller until it is done. CUDA may, so whoever must
 /// not be held has to use memory that is pinned.
 cudaError_t copy(const Copy& wanted, Stream& stream, bool hold_caller) {
@@ -55,9 +64,16 @@ cudaError_t copy(const Copy& wanted, Stream& stream, bool hold_caller) {
     const bool pageable = to == Side::pageable || from == Side::pageable;
     require(!pageable || capture_state(stream).status == cudaStreamCaptureStatusNone,
             cudaErrorStreamCaptureUnsupported);
-    const auto position = submit(stream, Stream::Actor::copy,
-                                 [wanted] { std::memmove(wanted.to, wanted.from, wanted.bytes); });
-    if (hold_caller || pageable) wait_for(stream, position);
+    const auto caller = std::make_shared<CopyCaller>();
+    const auto position = submit(stream, Stream::Actor::copy, [wanted, caller] {
+        const std::lock_guard lock(caller->mutex);
+        if (!caller->has_gone) std::memmove(wanted.to, wanted.from, wanted.bytes);
+    });
+    if (hold_caller || pageable) {
+        wait_for(stream, position);
+        const std::lock_guard lock(caller->mutex);
+        caller->has_gone = true;
+    }
     return stream.device().error();
 }
 
@@ -82,6 +98,7 @@ cudaError_t allocate(void** address, std::size_t bytes, MemoryKind kind) {
     *address = nullptr;
     if (bytes == 0) return cudaSuccess;
     auto& device = current_device();
+    if (kind != MemoryKind::pool) device.wait_before_allocating();
     *address = add_memory(kind <= MemoryKind::pool ? Memory::on_device(device, bytes, kind)
                                                    : Memory::on_host(device, bytes, kind));
     return cudaSuccess;
@@ -165,6 +182,7 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
 cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
     return call(__func__, unsafe_in_capture, [&] {
         require(address && bytes > 0, cudaErrorInvalidValue);
+        current_device().wait_before_allocating();
         add_memory(Memory::registered(current_device(), {static_cast<std::byte*>(address), bytes}));
         return cudaSuccess;
     });

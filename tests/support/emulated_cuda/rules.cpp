@@ -6,6 +6,7 @@
 #include <string>
 #include <sys/ucontext.h>
 #include <unistd.h>
+#include <utility>
 
 #include "support/emulated_cuda/protection.hpp"
 #include "support/runner/sanitizer.hpp"
@@ -15,7 +16,12 @@ namespace {
 
 thread_local const char* function_name = nullptr;
 
-struct sigaction handler_before {};
+/// That of SIGSEGV or of SIGILL.
+struct sigaction& handler_before(int signal) {
+    static struct sigaction of_fault {
+    }, of_trap{};
+    return signal == SIGILL ? of_trap : of_fault;
+}
 
 void say(std::string_view text) noexcept {
     while (!text.empty()) {
@@ -34,10 +40,11 @@ std::string_view rule_of(const siginfo_t& fault) noexcept {
 }
 
 void on_fault(int signal, siginfo_t* fault, void* context) {
+    if (signal == SIGILL && is_stream_thread())
+        break_rule("a kernel read or wrote memory at an address that is not aligned");
     if (in_device_addresses(fault->si_addr)) break_rule(rule_of(*fault));
     // The handler from before may put this one back and raise the signal: only once, then.
-    const auto before = handler_before;
-    handler_before = {};
+    const auto before = std::exchange(handler_before(signal), {});
     if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction)
         before.sa_sigaction(signal, fault, context);
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
@@ -64,14 +71,16 @@ void break_rule(std::string_view text) noexcept {
 
 void watch_faults() {
     if (test::under_sanitizer) return;
-    struct sigaction current {};
-    sigaction(SIGSEGV, nullptr, &current);
-    if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_fault) return;
-    struct sigaction ours {};
-    ours.sa_sigaction = on_fault;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    handler_before = current;
-    sigaction(SIGSEGV, &ours, nullptr);
+    for (const int signal : {SIGSEGV, SIGILL}) {
+        struct sigaction current {};
+        sigaction(signal, nullptr, &current);
+        if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_fault) continue;
+        struct sigaction ours {};
+        ours.sa_sigaction = on_fault;
+        ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        handler_before(signal) = current;
+        sigaction(signal, &ours, nullptr);
+    }
 }
 
 }  // namespace guozhuang::emulated_cuda

@@ -100,6 +100,7 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
                     std::memcmp(shared.magic, magic, sizeof magic) == 0,
                 cudaErrorInvalidValue);
         require(shared.process != ::getpid(), cudaErrorDeviceUninitialized);
+        current_device().wait_before_allocating();
         const std::lock_guard lock(mutex);
         const auto known = opened().find(shared);
         auto& entry =

@@ -7,6 +7,7 @@
 #include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/handles.hpp"
 #include "support/emulated_cuda/protection.hpp"
+#include "support/emulated_cuda/rules.hpp"
 
 namespace guozhuang::emulated_cuda {
 namespace {
@@ -56,7 +57,8 @@ void Stream::wait_in_order_for(Stream& other) {
 
 std::uint64_t Stream::push(Actor actor, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back({actor, std::move(work), channel_ ? channel_->take_ticket() : 0});
+    if (!channel_) break_rule("a destroyed stream is used");
+    tasks_.push_back({actor, std::move(work), channel_->take_ticket()});
     changed_.notify_all();
     return ++enqueued_;
 }
@@ -80,7 +82,13 @@ void Stream::wait_for(std::uint64_t position, const Device& waiting) {
 void Stream::close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
+    leave_channel_at_end();
     changed_.notify_all();
+}
+
+/// With the lock. A stream that has come to its end takes no room from others.
+void Stream::leave_channel_at_end() {
+    if (closed_ && completed_ == enqueued_) channel_.reset();
 }
 
 void Stream::wake() {
@@ -97,12 +105,13 @@ void Stream::run() {
         auto task = std::move(tasks_.front());
         tasks_.pop_front();
         lock.unlock();
-        if (channel_) channel_->wait_for(task.ticket);
+        channel_->wait_for(task.ticket);
         if (!device_.broken()) run(task);
         task.work = {};  // what it holds ends before anyone sees it done
-        if (channel_) channel_->end(task.ticket);
+        channel_->end(task.ticket);
         lock.lock();
         ++completed_;
+        leave_channel_at_end();
         changed_.notify_all();
     }
 }

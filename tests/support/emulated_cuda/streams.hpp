@@ -50,7 +50,7 @@ private:
     struct Task {
         Actor actor;
         std::function<void()> work;
-        std::uint64_t ticket = 0;  ///< of the channel, if there is one
+        std::uint64_t ticket = 0;  ///< of the channel
     };
 
     Stream(Device& device, Ordering ordering, int priority);
@@ -58,17 +58,18 @@ private:
     void run(const Task& task);
     std::uint64_t push(Actor actor, std::function<void()> work);
     void wait_in_order_for(Stream& other);
+    void leave_channel_at_end();
 
     Device& device_;
     OwnContext* const own_context_;
     const Ordering ordering_;
     const int priority_;
-    const std::shared_ptr<Channel> channel_;  ///< null: one of its own
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> tasks_;
     std::uint64_t enqueued_ = 0, completed_ = 0;
     bool closed_ = false;
+    std::shared_ptr<Channel> channel_;  ///< null once it is closed and has no work
 };
 
 /// Whether the calling thread is in a function of the host's that a stream runs.

@@ -2,6 +2,8 @@
 
 #include "support/emulated_nccl/communicator.hpp"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "support/emulated_nccl/configuration.hpp"
@@ -142,6 +144,12 @@ void Communicator::finalize() {
 void Communicator::end() {
     if (*in_flight_ == 0) of_rank(rank_).has_finalized = true;
     if (are_all(&Segment::OfRank::has_finalized)) state_ = State::ended;
+}
+
+/// NCCL's own waits for its threads and kernels.
+void Communicator::abort() {
+    *aborted_ = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(configuration().abort_ms));
 }
 
 void Communicator::require_ended() const {

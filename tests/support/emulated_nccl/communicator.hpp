@@ -38,7 +38,7 @@ public:
     void drop_group();
     void finalize();
     void require_ended() const;
-    void abort() noexcept { *aborted_ = true; }
+    void abort();
     const std::string& error() const noexcept { return error_; }
 
 private:

@@ -38,6 +38,7 @@ const Configuration& configuration() {
         const auto ctas = text_of("EMULATED_NCCL_CTAS");
         all.ctas = ctas.empty() ? NCCL_CONFIG_UNDEF_INT
                                 : static_cast<int>(number("EMULATED_NCCL_CTAS", ctas));
+        all.abort_ms = static_cast<int>(number_or("EMULATED_NCCL_ABORT_MS", 100));
         all.hangs = number_or("EMULATED_NCCL_HANG", 0) != 0;
         all.failing_group = number_or("EMULATED_NCCL_ASYNC", 0);
         all.host = std::hash<std::string_view>()(text_of("NCCL_HOSTID"));

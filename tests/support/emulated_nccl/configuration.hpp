@@ -9,6 +9,7 @@ namespace guozhuang::emulated_nccl {
 struct Configuration {
     int version;                     ///< EMULATED_NCCL_VERSION (the header's)
     int ctas;                        ///< EMULATED_NCCL_CTAS (none): maxCTAs as it must be
+    int abort_ms;                    ///< EMULATED_NCCL_ABORT_MS (100): how long an abort takes
     bool hangs;                      ///< EMULATED_NCCL_HANG (0): this rank never connects
     std::uint64_t host;              ///< hash of NCCL_HOSTID, which is NCCL's own
     std::string failing_function;    ///< EMULATED_NCCL_FAIL=FUNCTION:NTH, a system error
