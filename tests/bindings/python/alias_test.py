@@ -134,6 +134,7 @@ import guozhuang
 guozhuang.as_horovod()
 import horovod, work
 print(horovod.run(work.total, (3,), dict(factor=2), num_proc=2))
+print(horovod.run(work.total, (4,), np=2, output_filename={folder + "/printed"!r}))
 try:
     horovod.run(work.total, (3,), dict(factor=0), num_proc=2)
 except RuntimeError as error:
@@ -145,7 +146,8 @@ for call in (lambda: horovod.run(work.total, ssh_port=22), lambda: horovod.run(l
     except ValueError as error:
         print(error)
 """)
-        for part in ("[(0, 12), (1, 12)]", "run: mpirun ended with status 1",
+            self.assertTrue(Path(folder, "printed").is_dir())
+        for part in ("[(0, 12), (1, 12)]", "[(0, 8), (1, 8)]", "run: mpirun ended with status 1",
                      "run: ssh_port: the launcher is mpirun", "needs the package cloudpickle"):
             self.assertIn(part, printed)
 

@@ -40,6 +40,24 @@ class Names(ranks.RanksTest):
             self.refused("is not in use", call)
 
 
+class Starts(ranks.RanksTest):
+    def test_init_of_all_ranks(self):
+        for options in (dict(comm=[]), dict(process_sets="Dynamic"), dict(process_sets=[])):
+            hvd.init(**options)  # calls are counted
+            hvd.shutdown()
+        self.refused("comm must be a communicator", hvd.init, comm=[0])
+        self.assertTrue(hvd.is_initialized())
+
+    def test_sets_are_printed(self):
+        last = hvd.ProcessSet([self.size - 1])
+        self.assertEqual(str(last), f"ProcessSet(process_set_id=None, ranks=[{self.size - 1}])")
+        hvd.add_process_set(last, duplicate=True)
+        self.assertRegex(str(last), r"^ProcessSet\(process_set_id=[1-9][0-9]*, ranks=\[")
+        hvd.remove_process_set(last)
+        self.assertEqual(str(hvd.global_process_set),
+                         f"ProcessSet(process_set_id=0, ranks={list(range(self.size))})")
+
+
 class IntegerFactors(ranks.RanksTest):
     """Which multiply and truncate on each rank, before and after the reduction."""
 

@@ -37,6 +37,29 @@ class Scripts(TrainingTest):
         self.expect_same(pair[0][0], pair[1][0], tolerance)
 
 
+class Buffers(Scripts):
+    def test_gradients_lie_behind_each_other(self):
+        """In the order of bundles, each in the layout of its parameter; a group has a buffer of its
+        own, as has each dtype."""
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(),
+                                    torch.nn.Linear(4, 2), torch.nn.Linear(2, 2, bias=False))
+        model[0].to(memory_format=torch.channels_last)
+        hvd.broadcast_parameters(model.state_dict())
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
+                                             groups=[[model[2].weight, model[2].bias]])
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=False)
+            model(torch.ones(1, 3, 3, 3)).sum().backward()
+            optimizer.step()
+            for parameters in ([model[3].weight, model[0].bias, model[0].weight],
+                               [model[2].bias, model[2].weight]):
+                end = parameters[0].grad.data_ptr()
+                for parameter in parameters:
+                    self.assertEqual(parameter.grad.data_ptr(), end)
+                    self.assertEqual(parameter.grad.stride(), parameter.stride())
+                    end += parameter.numel() * parameter.element_size()
+
+
 class SparseGradients(Scripts):
     def test_optimizer_that_wants_sparse_gradients(self):
         """Which they are again when they have been sent dense."""
@@ -206,6 +229,18 @@ class Steps(Scripts):
             optimizer.zero_grad()
             loss_of(model, 1, self.rank, self.size).backward()
             optimizer.step()
+
+    def test_change_of_one_gradient(self):
+        """They lie in one buffer, but only the one that was changed is named."""
+        (model, optimizer, *_), _ = self.pair()
+        for changes in (False, True):
+            optimizer.zero_grad(set_to_none=False)
+            loss_of(model, 1, self.rank, self.size).backward()
+            if changes:
+                model.second.weight.grad.add_(1)
+                self.refused("the gradient of 'second.weight' was changed", optimizer.step)
+            else:
+                optimizer.step()
 
     def test_steps_that_one_rank_leaves_out(self):
         """Of several reducers, whose next batch it discards."""

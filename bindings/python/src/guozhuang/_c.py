@@ -136,6 +136,7 @@ STATUS_FUNCTIONS = {
     "gz_grouped_all_gather_async": (*_TENSORS, _OPTIONS, _HANDLE),
     "gz_grouped_reduce_scatter_async": (*_TENSORS, c_int32, _OPTIONS, _HANDLE),
     "gz_handle_wait_for": (c_void_p, c_int64, _INT),
+    "gz_handle_wait_stream_for": (c_void_p, POINTER(Stream), c_int64, _INT),
     "gz_handle_test": (c_void_p, _INT),
     "gz_handle_take": (c_void_p, _HANDLE),
     "gz_handle_last_rank": (c_void_p, _INT),

@@ -20,7 +20,7 @@ def rank():
 
 
 def run(func, args=(), kwargs=None, num_proc=1, hosts=None, hostfile=None, mpi_args=None,
-        executable=None, verbose=None, use_mpi=None, **others):
+        executable=None, verbose=None, use_mpi=None, output_filename=None, np=None, **others):
     """Starts `num_proc` processes by mpirun, which call `func(*args, **kwargs)`, and returns what
     that has returned on each, by rank. The function calls init() itself.
 
@@ -28,13 +28,18 @@ def run(func, args=(), kwargs=None, num_proc=1, hosts=None, hostfile=None, mpi_a
                       temporary files must be one that all hosts have.
     mpi_args          other arguments of mpirun
     executable        another Python
+    output_filename   a folder for what the ranks print, as mpirun has it
+    np                the old name of num_proc
 
     The function travels by cloudpickle if that is installed, else by pickle: it must then be one
     that other processes can import."""
     unmeant = [name for name, value in others.items() if value]
     if unmeant:
         refuse(f"run: {', '.join(unmeant)}: the launcher is mpirun, which has nothing like it")
+    num_proc = num_proc if np is None else np
     where = ["-hostfile", hostfile] if hostfile else ["-host", hosts or f"localhost:{num_proc}"]
+    if output_filename is not None:
+        where += ["-output-filename", str(output_filename)]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "call").write_bytes(_pickled((func, args, kwargs or {})))
         command = ["mpirun", "-np", str(num_proc), *where, *shlex.split(mpi_args or ""),

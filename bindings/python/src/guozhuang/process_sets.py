@@ -50,6 +50,9 @@ class ProcessSet:
     def __repr__(self):
         return f"ProcessSet({self.ranks})"
 
+    def __str__(self):
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
 
 class _GlobalProcessSet(ProcessSet):
     """All ranks of the job."""
@@ -60,7 +63,7 @@ class _GlobalProcessSet(ProcessSet):
 
     @property
     def ranks(self):
-        return list(range(self.size()))
+        return list(range(self.size())) if _c.lib.gz_is_initialized() else []
 
     def __repr__(self):
         return "global_process_set"

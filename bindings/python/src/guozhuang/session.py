@@ -15,13 +15,14 @@ _numbers = {}  # of this process in the job, by the function that gives them
 def init(comm=None, process_sets=None):
     """Joins the job that mpirun has started; without mpirun the job has this one rank. Collective.
 
-    comm          a communicator of mpi4py whose ranks become the job; None: all ranks
+    comm          a communicator of mpi4py whose ranks become the job; None or []: all ranks
     process_sets  ProcessSets to add, the same on all ranks; Horovod's "dynamic" is no different
                   from None, since sets can always be added
     """
-    options = _c.InitOptions()
-    if comm is not None:
-        options = _options_for(comm)
+    takes_all = comm is None or isinstance(comm, list) and not comm
+    options = _c.InitOptions() if takes_all else _options_for(comm)
+    if process_sets is None or str(process_sets).lower() == "dynamic":
+        process_sets = []
     if not is_initialized():
         forget_all()  # sets of a session that was left, say
     _c.lib.gz_init(ctypes.byref(options))
@@ -29,7 +30,7 @@ def init(comm=None, process_sets=None):
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         _numbers[name] = _number(name)
     _leave_on_exception()
-    for process_set in [] if process_sets in (None, "dynamic") else process_sets:
+    for process_set in process_sets:
         add_process_set(process_set)
 
 

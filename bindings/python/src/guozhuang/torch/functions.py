@@ -4,8 +4,8 @@ import torch
 from ..errors import refuse
 from ..objects import broadcast_object
 from ..process_sets import global_process_set
+from . import tensors as adapter
 from .operations import broadcast_async_
-from .tensors import require_sendable
 
 
 def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
@@ -24,12 +24,13 @@ def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
 
 
 def _broadcast_all(tensors, prefix, root_rank, process_set):
+    """What is on a device is there for later work on the current stream; the host does not wait."""
     for name, tensor in tensors.items():  # before anything is sent
-        require_sendable(tensor, name)
+        adapter.require_sendable(tensor, name)
     handles = [broadcast_async_(tensor, root_rank, f"{prefix}/{name}", process_set)
                for name, tensor in tensors.items()]
-    for handle in handles:
-        handle.wait()
+    for handle, tensor in zip(handles, tensors.values()):
+        handle.wait_on(adapter.stream(tensor))
 
 
 class _Absent:

@@ -35,7 +35,7 @@ class Gradient:
 
     def see(self):
         grad = self.parameter.grad
-        self.seen = grad, _version(grad)
+        self.seen = grad, self._version_of(grad)
 
     @property
     def has_changed(self):
@@ -43,7 +43,16 @@ class Gradient:
         if self.seen is None:
             return False
         grad, version = self.seen
-        return self.parameter.grad is not grad or _version(grad) != version
+        return self.parameter.grad is not grad or self._version_of(grad) != version
+
+    def _version_of(self, grad):
+        """Counts the changes of a tensor. None if it is a part of another, as gradients of
+        parameters that were concatenated are: these have one count in common."""
+        if grad.layout == torch.strided and not self._lies_in_buffer(grad):
+            storage = grad.untyped_storage() if hasattr(grad, "untyped_storage") else grad.storage()
+            if storage.nbytes() != grad.numel() * grad.element_size():
+                return None
+        return grad._version
 
     @torch.no_grad()
     def fill(self, grad, compression, factor):
@@ -62,7 +71,8 @@ class Gradient:
             self.buffer.mul_(factor)
 
     def _lies_in_buffer(self, grad):
-        return not grad.is_sparse and grad.data_ptr() == self.buffer.data_ptr()
+        return (self.buffer is not None and not grad.is_sparse
+                and grad.data_ptr() == self.buffer.data_ptr())
 
     def as_sparse(self, grad):
         """A sparse gradient, without elements if there is none."""
@@ -119,13 +129,3 @@ class _Hook:
 
 def _node_of(parameter):
     return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-
-
-def _version(grad):
-    """Counts the changes of a tensor. None if it is a part of another, as gradients of parameters
-    that were concatenated are: these have one count in common."""
-    if grad.layout == torch.strided:
-        storage = grad.untyped_storage() if hasattr(grad, "untyped_storage") else grad.storage()
-        if storage.nbytes() != grad.numel() * grad.element_size():
-            return None
-    return grad._version

@@ -15,7 +15,7 @@ from .agreement import OPS, agree, ask
 from .compression import Compression, name_of
 from .gradient import Gradient
 from .operations import scaled, sparse_allreduce_async
-from .reducer import Reducer
+from .reducer import Reducer, make_buffers
 from .tensors import require_sendable
 
 ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
@@ -428,13 +428,9 @@ class Gradients:
     def _make_reducer(self, gradients, bundle_bytes, others=()):
         """`others` are triples of a name, a parameter and the buffer of its gradient."""
         triples = [*others]
-        for index, gradient in enumerate(gradients, len(others)):
-            zeros = torch.zeros_like(gradient.parameter)  # dense, in the parameter's layout
-            gradient.buffer, gradient.context = self._compression.compress(zeros.detach())
-            if (gradient.buffer.shape, gradient.buffer.stride()) != (zeros.shape, zeros.stride()):
-                refuse(f"'{gradient.name}': compression must keep the shapes and strides of "
-                       "gradients")
-            gradient.index = index
+        buffers = make_buffers([self._layout_of(gradient) for gradient in gradients])
+        for index, (gradient, buffer) in enumerate(zip(gradients, buffers), len(others)):
+            gradient.buffer, gradient.index = buffer, index
             first = self._first_values.get(id(gradient.parameter))
             is_changed = first is not None and not torch.equal(first, gradient.parameter)
             triples.append((gradient.name, first if is_changed else gradient.parameter,
@@ -447,6 +443,14 @@ class Gradients:
                                       self._check_values))
         for gradient in gradients:
             gradient.reducer = self._reducers[-1]
+
+    def _layout_of(self, gradient):
+        """Of what is sent: shape, strides, dtype and device."""
+        zeros = torch.zeros_like(gradient.parameter)  # dense, in the parameter's layout
+        compressed, gradient.context = self._compression.compress(zeros.detach())
+        if (compressed.shape, compressed.stride()) != (zeros.shape, zeros.stride()):
+            refuse(f"'{gradient.name}': compression must keep the shapes and strides of gradients")
+        return compressed.shape, compressed.stride(), compressed.dtype, compressed.device
 
 
 def _after_backward(action):

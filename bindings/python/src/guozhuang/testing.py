@@ -1,0 +1,26 @@
+"""For tests that run on several ranks at the same time, by unittest or pytest."""
+import contextlib
+import unittest
+
+from . import session
+from .collectives import barrier
+
+
+@contextlib.contextmanager
+def together():
+    """Around a test, or as `@together()` above it: all ranks end the test before one of them begins
+    the next, and what one of them raises ends it on all. The others would wait for the operations
+    that this rank has left out, while it waits for theirs in the next test.
+
+    That rank leaves the job with its error, which is the reason that the others get, and the next
+    test begins with a new session. Process sets are those of a session."""
+    if not session.is_initialized():
+        session.init()
+    try:
+        yield
+        barrier()
+    except unittest.SkipTest:  # on all ranks
+        raise
+    except BaseException as error:
+        session.leave(f"{type(error).__name__}: {error}")
+        raise

@@ -1,0 +1,54 @@
+"""Tensors on a device. There is no GPU: those of the host stand for tensors of the host fake, whose
+streams run by themselves."""
+from unittest import mock
+
+import ranks
+import torch
+
+import guozhuang.torch as hvd
+from guozhuang import _c
+from guozhuang.torch import tensors
+
+
+class Devices(ranks.RanksTest):
+    def setUp(self):
+        fake = _c.Device(_c.FAKE, 0)
+        for name, function in (("_device_of", lambda tensor: fake),
+                               ("stream", lambda tensor: _c.Stream(fake, None))):
+            patch = mock.patch.object(tensors, name, function)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def without_waits(self, call, *arguments):
+        """The host may wait until something is enqueued, but not for its end."""
+        fault = AssertionError("the host waits for the device")
+        with mock.patch.object(_c.lib, "gz_handle_wait_for", side_effect=fault):
+            call(*arguments)
+
+    def expect(self, tensors, value):
+        """On all ranks, once the stream has come there."""
+        for tensor in tensors:
+            hvd.allreduce_(tensor, op=hvd.Sum)
+            self.assertTrue(torch.equal(tensor, torch.full_like(tensor, self.size * value)))
+
+    def test_operations(self):
+        given = torch.full((3,), self.rank + 1.0)
+        self.assertEqual(hvd.allreduce(given, op=hvd.Sum).tolist(),
+                         [self.size * (self.size + 1) / 2] * 3)
+        self.assertEqual(hvd.allgather(given[:1]).tolist(), [*range(1, self.size + 1)])
+
+    def test_broadcast_parameters(self):
+        named = {str(count): torch.full((count,), float(self.rank)) for count in (0, 1, 1000)}
+        self.without_waits(hvd.broadcast_parameters, named, self.size - 1)
+        self.expect(named.values(), self.size - 1)
+
+    def test_buffers_of_a_module(self):
+        """Before each forward()."""
+        wrapped = hvd.DistributedDataParallel(torch.nn.BatchNorm1d(2))
+        buffers = [*wrapped.module.buffers()]
+        for _ in range(2):
+            for buffer in buffers:
+                hvd.allreduce_(buffer)  # until then the stream may write to it
+                buffer.fill_(self.rank + 1)
+            self.without_waits(wrapped._broadcast_buffers)
+            self.expect(buffers, 1)
