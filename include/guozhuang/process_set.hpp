@@ -3,6 +3,7 @@
 #include <guozhuang/export.hpp>
 #include <guozhuang/session.hpp>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace guozhuang {
@@ -53,6 +54,9 @@ public:
     /// session, or none.
     friend bool operator==(const ProcessSet&, const ProcessSet&) noexcept = default;
 
+    /// For the library itself, where it has caught std::bad_alloc in the middle of what this rank
+    /// cannot begin again alone: ends the job. Throws Error(out_of_memory).
+    [[noreturn]] void end_job_without_memory(std::string_view operation) const;
     /// For the library itself; null: all ranks.
     std::shared_ptr<ProcessSetState> state() const noexcept { return state_; }
     /// The session that the constructor was given; null if it was given none.

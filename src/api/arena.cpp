@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,14 @@ namespace guozhuang {
 namespace {
 
 constexpr std::size_t cache_line = 64;
+
+/// Does what the ranks do together, and one that has run out of memory cannot begin again alone.
+template <class Act>
+void together(Session* session, std::string_view what, const Act& act) try {
+    act();
+} catch (const std::bad_alloc&) {
+    ProcessSet(session).end_job_without_memory(what);
+}
 
 }  // namespace
 
@@ -58,14 +67,17 @@ GradientArena::State::State(std::size_t bytes, Device device, Session* session) 
 
 /// Keeps the memory to this rank if ranks cannot share it.
 void GradientArena::State::share(std::size_t bytes, Session* session) {
-    region.emplace(session, "GradientArena", [&] {
-        file = wire::SharedFile::create(bytes);
-        file.reserve(0, bytes);
-        file.use_huge_pages();
-        return api::JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
+    together(session, "GradientArena", [&] {
+        region.emplace(session, "GradientArena", [&] {
+            file = wire::SharedFile::create(bytes);
+            file.reserve(0, bytes);
+            file.use_huge_pages();
+            return api::JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
+        });
+        if (region->is_open())
+            fork_child_handler.emplace([this] { file.map_over(file.memory(), 0, true); });
     });
     if (region->is_open()) {
-        fork_child_handler.emplace([this] { file.map_over(file.memory(), 0, true); });
         memory = file.memory();
     } else {
         file = {};
@@ -198,20 +210,22 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
         problem = std::current_exception();
     }
     auto state = std::make_unique<SharedMemory::State>();
-    state->region.emplace(session, "shared memory", [&] {
+    together(session, "share", [&] {
+        state->region.emplace(session, "shared memory", [&] {
+            if (problem) std::rethrow_exception(problem);
+            auto& pages = state->pages.emplace(choice.memory);
+            for (const auto& range : pages.ranges()) state->bytes += range.memory.size();
+            return api::JointRegion::LocalRegion{
+                .file = &pages.file(),
+                .ranges = pages.ranges(),
+                .unshare = [&pages, &left = state->problem] { left = pages.make_private(); }};
+        });
         if (problem) std::rethrow_exception(problem);
-        auto& pages = state->pages.emplace(choice.memory);
-        for (const auto& range : pages.ranges()) state->bytes += range.memory.size();
-        return api::JointRegion::LocalRegion{
-            .file = &pages.file(),
-            .ranges = pages.ranges(),
-            .unshare = [&pages, &left = state->problem] { left = pages.make_private(); }};
+        if (!state->region->is_open())
+            state->pages.reset();
+        else if (runtime->transport().rank() == 0)
+            warn_if_useless(choice, state->bytes);
     });
-    if (problem) std::rethrow_exception(problem);
-    if (!state->region->is_open())
-        state->pages.reset();
-    else if (runtime->transport().rank() == 0)
-        warn_if_useless(choice, state->bytes);
     return SharedMemory(std::move(state));
 }
 

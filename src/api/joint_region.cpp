@@ -94,13 +94,23 @@ JointRegion::~JointRegion() {
         if (const auto all = set_runtimes(); !all.empty())
             world_->drive_until([&] { return try_between_bundles(all, remove); },
                                 base::no_deadline);
+    } catch (const std::bad_alloc&) {
+        end_job();
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "a region ends with the job: {}", error.what());
     }
     regions_->remove(id_);  // if it is still there: the job is over
 }
 
-bool JointRegion::release(std::span<const std::byte> memory) noexcept {
+/// For lack of memory; allocates nothing.
+void JointRegion::end_job() noexcept {
+    try {
+        world_->end(std::current_exception());
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): what end() throws
+    }
+}
+
+bool JointRegion::release(std::span<const std::byte> memory) noexcept try {
     const std::less<> before;
     const auto overlaps = [&](const TensorView& tensor) {
         if (tensor.data == nullptr) return false;
@@ -122,6 +132,8 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
            std::ranges::none_of(set_runtimes(), [](const auto& set_runtime) {
                return set_runtime->engine().left_memory_on_loan();
            });
+} catch (const std::bad_alloc&) {
+    return false;  // it stays allocated
 }
 
 /// This rank's, of the world and the sets; none of a session that has ended, nor in a child of

@@ -40,12 +40,13 @@ public:
     bool is_open() const noexcept { return id_ != 0; }
 
     /// For memory that is about to be freed: no operation of the session has tensors there any more
-    /// when this returns. False if MPI may still write to it, which is so to the end of the
-    /// process.
+    /// when this returns. False if MPI may still write to it, or if there was no memory to find
+    /// out: then it must never be freed.
     bool release(std::span<const std::byte> memory) noexcept;
 
 private:
     std::vector<std::shared_ptr<SetRuntime>> set_runtimes() const;
+    void end_job() noexcept;
     void rendezvous(Session* session, wire::Transport& transport, std::string_view what,
                     const std::function<LocalRegion()>& open);
 

@@ -115,9 +115,11 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     for (auto& spec : specs)
         state_->bundles.push_back({.request = api::prepare(std::move(spec)), .handle = {}});
     // The name, which counts plans, is taken last: a plan that failed does not count.
-    state_->name = state_->set->take_plan_name(options.name, options.kind);
-    for (std::size_t i = 0; i < size(); ++i)
-        state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);
+    state_->name =
+        state_->set->take_plan_name(options.name, options.kind, [this](const std::string& name) {
+            for (std::size_t i = 0; i < size(); ++i)
+                state_->bundles[i].request.name = fmt::format("{}/bundle {}", name, i);
+        });
 }
 
 /// Other ranks may not have submitted all bundles when the owner of the tensors is destroyed, by an
@@ -191,6 +193,8 @@ void Plan::discard(std::string_view reason) {
     const auto attempt = [&](const auto& act) {
         try {
             act();
+        } catch (const std::bad_alloc&) {  // the others would wait for this rank's bundle
+            api::end_job_without_memory(*state_->set, "discard");
         } catch (...) {
             const auto code = base::code_of(std::current_exception());
             const bool is_expected = code == ErrorCode::discarded || code == ErrorCode::mismatch;

@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/process_set.hpp>
+#include <new>
 #include <utility>
 
 #include "api/process_set_state.hpp"
@@ -59,6 +61,21 @@ std::shared_ptr<SetRuntime> api::set_runtime_of(Session* session, const ProcessS
     return state->set_runtime;
 }
 
+void api::end_job_without_memory(SetRuntime& set, std::string_view operation) {
+    auto cause = std::current_exception();
+    try {
+        cause = std::make_exception_ptr(
+            Error(ErrorCode::out_of_memory, fmt::format("{}: not enough memory", operation),
+                  {.operation = std::string(operation), .ranks = {set.transport().rank()}}));
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then it is the cause itself
+    }
+    set.engine().end(cause);
+}
+
+void ProcessSet::end_job_without_memory(std::string_view operation) const {
+    api::end_job_without_memory(*api::set_runtime_of(nullptr, *this), operation);
+}
+
 ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
     const auto runtime = api::runtime_of(session);
     if (runtime->transport().wait_settings().turn_scheduler != nullptr)
@@ -93,8 +110,8 @@ void ProcessSet::remove() {
     const auto runtime = state_->runtime.lock();
     if (!runtime)
         throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
-    if (state_->set_runtime) state_->set_runtime->close("it has removed it");
     try {
+        if (state_->set_runtime) state_->set_runtime->close("it has removed it");
         agree(*runtime,
               {.name = fmt::format("#{} {}", state_->id.epoch, name),
                .named = false,

@@ -4,6 +4,7 @@
 #include <guozhuang/process_set.hpp>
 #include <guozhuang/session.hpp>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,9 @@ std::shared_ptr<Runtime> runtime_of(Session* session);
 /// set that has been removed, that this rank is not in, or of another session than the given one;
 /// Error(not_initialised).
 std::shared_ptr<SetRuntime> set_runtime_of(Session* session, const ProcessSet& set);
+
+/// To be called where std::bad_alloc has been caught: see ProcessSet::end_job_without_memory.
+[[noreturn]] void end_job_without_memory(SetRuntime& set, std::string_view operation);
 
 }  // namespace api
 }  // namespace guozhuang

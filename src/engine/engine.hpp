@@ -151,6 +151,10 @@ public:
     /// on streams too, and its sends and receives have ended. If that is not so at the deadline and
     /// other ranks may need this one, aborts the job.
     void drain_before_exit(base::Deadline deadline) noexcept;
+    /// Ends the job for all ranks: fails all operations, stops all waits, throws the first cause.
+    [[noreturn]] void end(const std::exception_ptr& cause) {
+        std::rethrow_exception(fail_pending(abort(cause)));
+    }
     /// See LifeCycle.
     std::exception_ptr failure_by_shutdown() const noexcept { return life_.failure_by_shutdown(); }
     /// How often all ranks have joined.
@@ -213,10 +217,6 @@ private:
     void fail_for_quit(Requests requests) GUOZHUANG_REQUIRES(mutex_);
 
     // The end of the job.
-    /// Ends the job for this rank: fails all operations, stops all waits, throws the first cause.
-    [[noreturn]] void end(const std::exception_ptr& cause) {
-        std::rethrow_exception(fail_pending(abort(cause)));
-    }
     /// Aborts the job for all ranks, this one too: from then on nobody drives. Returns the cause as
     /// an Error.
     std::exception_ptr abort(const std::exception_ptr& cause);

@@ -146,11 +146,15 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
 
 std::exception_ptr error_of(const protocol::LogEntry& entry,
                             const protocol::GroupRanks& group_ranks) {
-    return std::make_exception_ptr(Error(
-        entry.code, entry.text,
-        {.tensor = entry.tensor,
-         .operation = entry.operation,
-         .ranks = protocol::ranks_led_by(entry.culprit, group_ranks.world_ranks(entry.ranks))}));
+    try {  // std::make_exception_ptr copies, and would make a std::bad_alloc of a lack of memory
+        throw Error(
+            entry.code, entry.text,
+            {.tensor = entry.tensor,
+             .operation = entry.operation,
+             .ranks = protocol::ranks_led_by(entry.culprit, group_ranks.world_ranks(entry.ranks))});
+    } catch (const Error&) {
+        return std::current_exception();
+    }
 }
 
 FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept {
@@ -158,15 +162,27 @@ FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept 
     return {name_of(first.description->operation), first.name.text(), requests.size() - 1};
 }
 
+namespace {
+
+/// Made beforehand: to a caller, std::bad_alloc would say that it can try again. Never destroyed.
+const auto& no_memory_for_error = *new std::exception_ptr(
+    std::make_exception_ptr(Error(ErrorCode::out_of_memory, "not enough memory")));
+
+}  // namespace
+
 std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& work,
                             int rank) noexcept try {
     const auto error = [&](const Error& failed) {
         const auto& ranks = failed.ranks();
-        return std::make_exception_ptr(Error(failed.code(), describe(work) + failed.what(),
-                                             {.tensor = std::string(work.tensor),
-                                              .operation = std::string(work.operation),
-                                              .ranks = ranks.empty() ? std::vector{rank} : ranks},
-                                             failed.where()));
+        try {
+            throw Error(failed.code(), describe(work) + failed.what(),
+                        {.tensor = std::string(work.tensor),
+                         .operation = std::string(work.operation),
+                         .ranks = ranks.empty() ? std::vector{rank} : ranks},
+                        failed.where());
+        } catch (const Error&) {
+            return std::current_exception();
+        }
     };
     try {
         std::rethrow_exception(cause);
@@ -179,8 +195,8 @@ std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& w
     } catch (...) {
         return error(Error(ErrorCode::internal, "an unknown exception"));
     }
-} catch (...) {  // there is no memory for an Error
-    return cause;
+} catch (...) {
+    return no_memory_for_error;
 }
 
 }  // namespace guozhuang::engine

@@ -192,7 +192,7 @@ std::shared_ptr<Owners> ReleaseQueue::pop() noexcept {
     return owners;
 }
 
-void Pending::rethrow() const {
+void Pending::rethrow() const try {
     if (!error_) return;
     error_seen_.store(true, std::memory_order_relaxed);
     const auto facts = [](const Error& error) {
@@ -206,6 +206,9 @@ void Pending::rethrow() const {
     } catch (const Error& error) {
         throw Error(error.code(), error.what(), facts(error));
     }
+} catch (
+    const std::bad_alloc&) {  // for the copy; a caller would take the operation for unsubmitted
+    std::rethrow_exception(error_);
 }
 
 }  // namespace guozhuang::engine

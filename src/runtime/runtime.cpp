@@ -166,8 +166,9 @@ void Runtime::quit(std::string_view reason) noexcept {
         for (const auto& set_runtime : all) set_runtime->engine().quit(why, culprit);
         for (const auto& set_runtime : all | std::views::reverse)
             set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
-    } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "this rank could not announce that it quits: {}", error.what());
+    } catch (const std::exception&) {  // this takes no memory
+        transport().abort({.rank = transport().rank(), .text = reason});
+        base::abort(transport().doorbell());
     }
 }
 

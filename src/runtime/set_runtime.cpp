@@ -207,11 +207,13 @@ protocol::RequestIdentity SetRuntime::identify(std::string_view name,
 }
 
 std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string& wanted,
-                                                              std::string_view kind) {
+                                                              std::string_view kind,
+                                                              const UseName& use) {
     const base::Lock lock(plans_mutex_);
     std::erase_if(plans_, [](const auto& plan) { return plan.second.expired(); });
     auto name = std::make_shared<const std::string>(
-        wanted.empty() ? fmt::format("#{} {}", ++unnamed_plans_, kind) : wanted);
+        wanted.empty() ? fmt::format("#{} {}", unnamed_plans_ + 1, kind) : wanted);
+    use(*name);
     if (!plans_.try_emplace(*name, name).second)
         throw Error(
             ErrorCode::duplicate_name,
@@ -220,6 +222,7 @@ std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string&
                         "(name), or none, and it is numbered",
                         base::quote(*name)),
             {.tensor = *name, .operation = "plan", .ranks = {resources_->transport->rank()}});
+    if (wanted.empty()) ++unnamed_plans_;
     return name;
 }
 

@@ -35,6 +35,21 @@ struct Batch {
     std::exception_ptr failure = nullptr;  ///< of a hook
     /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
     std::optional<std::uint64_t> unstepped = {};
+
+    /// Begins anew. Allocates nothing but for the first batch: the others must not find this rank
+    /// in the batch before.
+    void start(std::size_t parameters, const std::vector<std::size_t>& bundle_size) {
+        accumulated.assign(parameters, false);
+        marked.assign(parameters, false);
+        missing = bundle_size;
+        streams.resize(bundle_size.size());
+        for (auto& noted : streams) noted.clear();
+        complete_bundles = last_bundle = marks = 0;
+        passes = 0;
+        state = State::open;
+        failure = nullptr;
+        unstepped.reset();
+    }
 };
 
 }  // namespace guozhuang

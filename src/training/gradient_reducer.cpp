@@ -7,6 +7,7 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/log.hpp>
 #include <guozhuang/optimizer.hpp>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -39,8 +40,14 @@ struct GradientReducer::State {
         : parameters(std::move(given)), options(chosen) {
         check();
         if (options.memory == Memory::share) shared = share(gradients(), options.session);
-        lay_out();
+        try {
+            lay_out();
+        } catch (const std::bad_alloc&) {
+            if (options.memory != Memory::share) throw;  // the others would not share again
+            ranks().end_job_without_memory("DistributedOptimizer");
+        }
     }
+    const std::string& own_name() const noexcept { return plan ? plan->name() : options.name; }
 
     void check();
     std::vector<NamedTensor> gradients() const;
@@ -48,7 +55,10 @@ struct GradientReducer::State {
     ProcessSet ranks() const;
     void set_stream(StreamRef stream);
     void tie();
-    void start_batch();
+    void start_batch() {
+        value_check.start_batch();
+        batch.start(parameters.size(), bundle_size);
+    }
     std::size_t find(std::string_view name) const;
     void mark(std::size_t parameter);
     void note_stream(std::size_t parameter);
@@ -152,6 +162,11 @@ void GradientReducer::State::lay_out() {
         bytes += gradient.bytes();
     }
     tie();
+    streams = CurrentStreams(parameters);
+    if (options.stream) set_stream(*options.stream);
+    value_check = ValueCheck(options.check_values && ranks().size() > 1);
+    start_batch();
+    // Last: a reducer that could not be made has taken no name.
     plan =
         std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
                                                                .kind = "optimizer",
@@ -160,11 +175,6 @@ void GradientReducer::State::lay_out() {
                                                                .stream = options.stream,
                                                                .session = options.session,
                                                                .process_set = options.process_set});
-    options.name = plan->name();
-    streams = CurrentStreams(parameters);
-    if (options.stream) set_stream(*options.stream);
-    value_check = ValueCheck(options.check_values && ranks().size() > 1);
-    start_batch();
 }
 
 ProcessSet GradientReducer::State::ranks() const {
@@ -174,8 +184,8 @@ ProcessSet GradientReducer::State::ranks() const {
 
 void GradientReducer::State::set_stream(StreamRef stream) {
     if (!streams.set(stream))
-        refuse(options.name, fmt::format("no gradient is on {} {}, where the stream is",
-                                         name_of(stream.device.kind), stream.device.index));
+        refuse(own_name(), fmt::format("no gradient is on {} {}, where the stream is",
+                                       name_of(stream.device.kind), stream.device.index));
 }
 
 /// A gradient that several parameters share is reduced with one of them. Its bundle waits for all
@@ -189,34 +199,25 @@ void GradientReducer::State::tie() {
     }
 }
 
-void GradientReducer::State::start_batch() {
-    value_check.start_batch();
-    batch = {.accumulated = std::vector<bool>(parameters.size()),
-             .marked = std::vector<bool>(parameters.size()),
-             .missing = bundle_size,
-             .streams = std::vector<std::vector<StreamRef>>(bundle_size.size())};
-}
-
 std::size_t GradientReducer::State::find(std::string_view name) const {
     const auto found = index.find(name);
     if (found == index.end())
-        refuse(options.name, "there is no parameter called " + base::quote(name),
-               std::string(name));
+        refuse(own_name(), "there is no parameter called " + base::quote(name), std::string(name));
     return found->second;
 }
 
 void GradientReducer::State::mark(std::size_t parameter) {
     if (batch.unstepped) leave_out();  // backward has begun another batch
     if (parameter >= parameters.size())
-        refuse(options.name,
+        refuse(own_name(),
                fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
     const auto& name = parameters[parameter].name;
     if (!parameters[parameter].has_gradient())
-        refuse(options.name,
+        refuse(own_name(),
                base::quote(name) + " was given without a gradient, so none can be ready", name);
     if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step &&
         (batch.marked[parameter] || batch.is_synchronised()))
-        refuse(options.name,
+        refuse(own_name(),
                fmt::format("the gradient of {} was marked ready twice in one step; a batch that "
                            "step() will not end is ended by discard()",
                            base::quote(name)),
@@ -309,7 +310,7 @@ void GradientReducer::State::complete_unmarked() {
             fmt::format("DistributedOptimizer {}: the gradient of {} was not marked in "
                         "this step and counts as zero "
                         "(said once; there may be others)",
-                        base::quote(options.name), base::quote(parameters[absent.back()].name)));
+                        base::quote(own_name()), base::quote(parameters[absent.back()].name)));
     for (std::size_t i = parameters.size(); i-- > 0;)
         if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
 }
@@ -385,7 +386,7 @@ void GradientReducer::State::close_batch() {
     const bool any_accumulated =
         std::ranges::find(batch.accumulated, true) != batch.accumulated.end();
     if (hooks_used && batch.marks == 0 && !any_accumulated && !batch.failure)
-        refuse(options.name,
+        refuse(own_name(),
                "step() was called, but no gradient was marked ready since the last one: was it "
                "called twice? (A batch without gradients is "
                "ended by discard().)");
@@ -463,8 +464,12 @@ bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {
     auto& state = *state_;
-    state.look_for_new_batch();
-    state.note_values();
+    try {
+        state.look_for_new_batch();
+        state.note_values();
+    } catch (...) {  // the step() that ends the batch throws it, on all ranks
+        if (!state.batch.failure) state.batch.failure = std::current_exception();
+    }
     if (state.batch.passes + 1 < state.options.backward_passes_per_step) {
         ++state.batch.passes;
         return false;
@@ -481,7 +486,7 @@ bool GradientReducer::finish_pass(const std::function<void()>& step) {
 }
 
 const std::string& GradientReducer::name() const& noexcept {
-    return state_->options.name;
+    return state_->own_name();
 }
 
 void GradientReducer::pause() noexcept {

@@ -10,6 +10,7 @@
 #include <guozhuang/training.hpp>
 #include <iterator>
 #include <map>
+#include <new>
 #include <ranges>
 #include <set>
 #include <vector>
@@ -18,6 +19,15 @@
 
 namespace guozhuang {
 namespace {
+
+/// Does what consists of several operations, or of more than them: one rank cannot begin that again
+/// alone. So a rank that runs out of memory meanwhile ends the job.
+template <class Act>
+auto as_one(std::string_view what, const ProcessSet& process_set, const Act& act) try {
+    return act();
+} catch (const std::bad_alloc&) {
+    process_set.end_job_without_memory(what);
+}
 
 /// The elements of all ranks, in the order of ranks; a joined rank has none.
 template <Element T>
@@ -145,7 +155,8 @@ void require_same(const std::string& operation, std::span<const Parameter> param
     require_same(operation, "parameters", names, process_set);
 }
 
-/// Broadcasts all tensors at once. If one fails, waits for the others before it throws.
+/// Broadcasts all tensors at once. If one fails, waits for the others before it throws; but not
+/// for lack of memory, which ends the job: another rank may lack it for another tensor.
 void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
                    const ProcessSet& process_set) {
     std::vector<Handle> handles;
@@ -154,6 +165,8 @@ void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
     const auto attempt = [&](auto&& step) {
         try {
             step();
+        } catch (const std::bad_alloc&) {
+            throw;
         } catch (...) {
             if (!first) first = std::current_exception();
         }
@@ -171,23 +184,28 @@ void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
 
 void broadcast_parameters(std::span<const Parameter> parameters, int root,
                           const ProcessSet& process_set) {
-    require_same("broadcast_parameters", parameters, process_set);
-    std::vector<NamedTensor> values;
-    for (const auto& [name, value, gradient] : parameters)
-        values.push_back({"broadcast_parameters/" + name, value});
-    broadcast_all(values, root, process_set);
+    as_one("broadcast_parameters", process_set, [&] {
+        require_same("broadcast_parameters", parameters, process_set);
+        std::vector<NamedTensor> values;
+        for (const auto& [name, value, gradient] : parameters)
+            values.push_back({"broadcast_parameters/" + name, value});
+        broadcast_all(values, root, process_set);
+    });
 }
 
 void broadcast_bytes(std::string& bytes, int root, const ProcessSet& process_set) {
-    auto length = static_cast<std::int64_t>(bytes.size());
-    broadcast(length, root, {.name = "broadcast_bytes/length", .process_set = process_set});
-    bytes.resize(static_cast<std::size_t>(length));
-    broadcast(TensorView(bytes.data(), DType::u8, {length}), root,
-              {.name = "broadcast_bytes", .process_set = process_set});
+    as_one("broadcast_bytes", process_set, [&] {
+        auto length = static_cast<std::int64_t>(bytes.size());
+        broadcast(length, root, {.name = "broadcast_bytes/length", .process_set = process_set});
+        bytes.resize(static_cast<std::size_t>(length));
+        broadcast(TensorView(bytes.data(), DType::u8, {length}), root,
+                  {.name = "broadcast_bytes", .process_set = process_set});
+    });
 }
 
 std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessSet& process_set) {
-    return gather_bytes(bytes, "all_gather_bytes", process_set);
+    return as_one("all_gather_bytes", process_set,
+                  [&] { return gather_bytes(bytes, "all_gather_bytes", process_set); });
 }
 
 void OptimizerState::operator()(std::string name, const TensorView& tensor) {
@@ -199,65 +217,72 @@ void OptimizerState::operator()(std::string name, const TensorView& tensor) {
 }
 
 void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
-    const std::string operation = "broadcast_optimizer_state";
-    Names own;
-    std::vector<NamedTensor> tensors;
-    for (const auto& [name, tensor] : tensors_) {
-        own.insert(
-            fmt::format("{} {} [{}]", name, name_of(tensor.dtype), fmt::join(tensor.shape, ", ")));
-        tensors.push_back({fmt::format("{}/{}", operation, name), tensor});
-    }
-    require_same(operation, "states", own, process_set);
-    broadcast_all(tensors, root, process_set);
+    as_one("broadcast_optimizer_state", process_set, [&] {
+        const std::string operation = "broadcast_optimizer_state";
+        Names own;
+        std::vector<NamedTensor> tensors;
+        for (const auto& [name, tensor] : tensors_) {
+            own.insert(fmt::format("{} {} [{}]", name, name_of(tensor.dtype),
+                                   fmt::join(tensor.shape, ", ")));
+            tensors.push_back({fmt::format("{}/{}", operation, name), tensor});
+        }
+        require_same(operation, "states", own, process_set);
+        broadcast_all(tensors, root, process_set);
+    });
 }
 
 void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set,
                       const std::optional<StreamRef>& stream) {
-    std::vector<std::int64_t> hashes;
-    for (const auto& [name, value, gradient] : parameters) {
-        const auto label =
-            fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
-        hashes.push_back(static_cast<std::int64_t>(
-            hash(TensorView(const_cast<char*>(label.data()), DType::u8, {std::ssize(label)}))));
-        hashes.push_back(
-            static_cast<std::int64_t>(hash(value, {.stream = stream, .process_set = process_set})));
-    }
-    require_same("check_consistent", parameters, process_set);
-    const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);
-    const auto refuse = [](const std::string& text, const std::string& tensor,
-                           std::vector<int> others) {
-        throw Error(
-            ErrorCode::mismatch, "check_consistent: " + text,
-            {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
-    };
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const auto& name = parameters[i].name;
-        const int first = by_rank.begin()->first;
-        if (const auto others = dissenters(by_rank, 2 * i); !others.empty())
-            refuse(fmt::format("parameter {}, here {}, has another place, dtype or shape on rank "
-                               "{} than on {}",
-                               i, base::quote(name), first, list_of(others)),
-                   name, others);
-        if (const auto others = dissenters(by_rank, 2 * i + 1); !others.empty())
-            refuse(fmt::format("{} holds other values on {} than on rank {}", base::quote(name),
-                               list_of(others), first),
-                   name, others);
-    }
+    as_one("check_consistent", process_set, [&] {
+        std::vector<std::int64_t> hashes;
+        for (const auto& [name, value, gradient] : parameters) {
+            const auto label =
+                fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
+            hashes.push_back(static_cast<std::int64_t>(
+                hash(TensorView(const_cast<char*>(label.data()), DType::u8, {std::ssize(label)}))));
+            hashes.push_back(static_cast<std::int64_t>(
+                hash(value, {.stream = stream, .process_set = process_set})));
+        }
+        require_same("check_consistent", parameters, process_set);
+        const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);
+        const auto refuse = [](const std::string& text, const std::string& tensor,
+                               std::vector<int> others) {
+            throw Error(
+                ErrorCode::mismatch, "check_consistent: " + text,
+                {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
+        };
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            const auto& name = parameters[i].name;
+            const int first = by_rank.begin()->first;
+            if (const auto others = dissenters(by_rank, 2 * i); !others.empty())
+                refuse(
+                    fmt::format("parameter {}, here {}, has another place, dtype or shape on rank "
+                                "{} than on {}",
+                                i, base::quote(name), first, list_of(others)),
+                    name, others);
+            if (const auto others = dissenters(by_rank, 2 * i + 1); !others.empty())
+                refuse(fmt::format("{} holds other values on {} than on rank {}", base::quote(name),
+                                   list_of(others), first),
+                       name, others);
+        }
+    });
 }
 
 std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics,
                                               const ProcessSet& process_set) {
-    const auto keys = metrics | std::views::keys;
-    require_same("average_metrics", "keys", {keys.begin(), keys.end()}, process_set);
-    std::vector<double> values;
-    for (const auto& [key, value] : metrics) values.push_back(value);
-    allreduce(
-        values,
-        {.name = "average_metrics/values", .op = ReduceOp::average, .process_set = process_set});
-    auto averaged = metrics;
-    auto next = values.begin();
-    for (auto& [key, value] : averaged) value = *next++;
-    return averaged;
+    return as_one("average_metrics", process_set, [&] {
+        const auto keys = metrics | std::views::keys;
+        require_same("average_metrics", "keys", {keys.begin(), keys.end()}, process_set);
+        std::vector<double> values;
+        for (const auto& [key, value] : metrics) values.push_back(value);
+        allreduce(values, {.name = "average_metrics/values",
+                           .op = ReduceOp::average,
+                           .process_set = process_set});
+        auto averaged = metrics;
+        auto next = values.begin();
+        for (auto& [key, value] : averaged) value = *next++;
+        return averaged;
+    });
 }
 
 double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm,

@@ -1,74 +1,24 @@
 // What a lack of memory leaves behind: nothing. Allocations of the test's own thread fail when it
 // says so.
-#include <cstdlib>
 #include <guozhuang/guozhuang.hpp>
 #include <latch>
-#include <limits>
 #include <new>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "protocol/request_cache.hpp"
+#include "scarce_memory.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/fakes/engine_rank.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 #include "support/runner/report.hpp"
 
-namespace {
-
-constexpr int never = std::numeric_limits<int>::max();
-thread_local int allocations_left = never;
-
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-    if (allocations_left != never && allocations_left-- <= 0) throw std::bad_alloc();
-    if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
-    throw std::bad_alloc();
-}
-// What std::stable_sort takes its memory from, to be given back to the operators below.
-[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-    return std::malloc(bytes > 0 ? bytes : 1);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-    std::free(memory);
-}
-// What the host fake allocates from: no machine has more than this.
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
-                                     const std::nothrow_t&) noexcept {
-    constexpr auto most = std::size_t{1} << 48;
-    const auto unit = static_cast<std::size_t>(alignment);
-    return bytes > most ? nullptr : std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-    if (void* memory = ::operator new(bytes, alignment, std::nothrow)) return memory;
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
-    std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-    std::free(memory);
-}
-
 namespace guozhuang::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// So many allocations of this thread succeed, and no more, in a scope.
-class Scarcity {
-public:
-    explicit Scarcity(int allocations) { allocations_left = allocations; }
-    ~Scarcity() { allocations_left = never; }
-    Scarcity(const Scarcity&) = delete;
-    Scarcity& operator=(const Scarcity&) = delete;
-};
 
 /// Does it with so much memory that the first allocation fails, then with a little more, until it
 /// works. How often it did not is counted.

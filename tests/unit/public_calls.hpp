@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <guozhuang/session.hpp>
+#include <vector>
+
+#include "support/runner/report.hpp"
+
+/// Every call of the public headers, on two ranks, as a program makes it and looks at the result.
+namespace guozhuang::test {
+
+constexpr int ranks_of_calls = 2;
+
+/// What one rank does. In a step nothing allocates but the library, as far as possible, and one
+/// that has run out of memory can be done again.
+struct Call {
+    std::vector<std::function<void()>> steps;
+    std::function<void(Report&)> check = [](Report&) {};
+};
+
+struct PublicCall {
+    const char* name;
+    Call (*prepare)(Session&);
+};
+const std::vector<PublicCall>& public_calls();
+
+/// Asynchronous ones that the library's own threads bring forward: this rank does not wait in it.
+Call idle_calls(Session& session);
+
+}  // namespace guozhuang::test

@@ -1,0 +1,191 @@
+// Every public call runs out of memory, at every allocation of its thread in turn, and the program
+// goes on as docs/errors.md says that it may. Then every later result is right, or the job has
+// ended on all ranks with a text that names the memory.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <guozhuang/guozhuang.hpp>
+#include <limits>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "public_calls.hpp"
+#include "scarce_memory.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/report.hpp"
+
+namespace guozhuang::test {
+namespace {
+
+constexpr int ranks = ranks_of_calls;
+constexpr int never = std::numeric_limits<int>::max();
+
+/// How it ended for one rank.
+struct Ending {
+    bool struck = false;                 ///< some memory was lacking
+    std::optional<std::string> failure;  ///< the first error but a lack of memory: the job is over
+    std::vector<int> culprits;
+};
+
+/// What a program does next: later calls without a name, and one with.
+void go_on(Session& session, Report& report) {
+    const auto own = static_cast<float>(session.rank() + 1);
+    std::vector<float> numbers(3);
+    for (int i = 1; i <= 2; ++i) {
+        numbers.assign(3, static_cast<float>(i) * own);
+        allreduce(numbers, {.session = &session});
+        report.expect(numbers == std::vector<float>(3, static_cast<float>(3 * i)), "a later sum");
+    }
+    numbers.assign(3, own);
+    broadcast(numbers, 1, {.session = &session});
+    report.expect(numbers == std::vector<float>(3, 2), "a later broadcast");
+    numbers.assign(1, own);
+    const auto all = all_gather(numbers, {.session = &session}).as<float>();
+    report.expect(all == std::vector<float>{1, 2}, "a later all_gather");
+    allreduce(numbers, {.name = "a name that no string keeps in itself", .session = &session});
+    report.expect(numbers == std::vector<float>{3}, "a later sum by name");
+    barrier({.session = &session});
+}
+
+/// Tries the step again when it has run out of memory.
+void persist(const std::function<void()>& step) {
+    try {
+        return step();
+    } catch (const std::bad_alloc&) {
+        Scarcity::lift();
+    }
+    step();
+}
+
+/// `lack` makes memory scarce, when all ranks have begun.
+template <class MakeScarce>
+Ending live(Session& session, Report& report, const PublicCall& public_call,
+            const MakeScarce& make_scarce) {
+    const bool closes = public_call.name == std::string_view("Session::close");
+    Ending ending;
+    try {
+        const auto call = public_call.prepare(session);
+        barrier();
+        const auto scarcity = make_scarce();
+        for (const auto& step : call.steps) persist(step);
+        Scarcity::lift();
+        call.check(report);
+        if (!closes) go_on(session, report);
+        session.close();
+    } catch (const Error& error) {
+        ending.failure = error.what();
+        ending.culprits = error.ranks();
+    } catch (const std::exception& error) {
+        ending.failure = text_of("unexpected: ", error.what());
+    }
+    ending.struck = Scarcity::has_struck();
+    if (ending.failure) session.leave(*ending.failure);
+    return ending;
+}
+
+/// What is wrong with the end of a job in which these ranks lacked memory.
+std::string problem_of(std::span<const Ending> endings) {
+    const bool is_over =
+        std::ranges::any_of(endings, [](const auto& each) { return each.failure.has_value(); });
+    if (!is_over) return {};
+    if (std::ranges::none_of(endings, &Ending::struck))
+        return text_of(
+            "failed although no memory lacked: ", endings[0].failure.value_or("(rank 0 did not)"),
+            " / ", endings[1].failure.value_or("(rank 1 did not)"));
+    for (std::size_t rank = 0; rank < endings.size(); ++rank) {
+        const auto& [struck, failure, culprits] = endings[rank];
+        if (!failure) return text_of("rank ", rank, " was told nothing");
+        if (failure->find("memory") == std::string::npos)
+            return text_of("rank ", rank, " was told: ", *failure);
+    }
+    return {};
+}
+
+enum class Victims { first, last, all };
+
+bool is_victim(Victims victims, int rank) {
+    return victims == Victims::all || rank == (victims == Victims::first ? 0 : ranks - 1);
+}
+
+/// One job, in which the allocation of that number fails. False if none did.
+bool survives(const PublicCall& call, Victims victims, Lack lack, int number,
+              std::string& problem) {
+    std::array<Ending, ranks> endings;
+    problem = problems_among(ranks, [&](Session& session, Report& report) {
+        const auto rank = static_cast<std::size_t>(session.rank());  // it may be closed afterwards
+        endings[rank] = live(session, report, call, [&] {
+            const bool is_one = is_victim(victims, static_cast<int>(rank));
+            return Scarcity(is_one ? number : never, lack);
+        });
+    });
+    problem += problem_of(endings);
+    return std::ranges::any_of(endings, &Ending::struck);
+}
+
+/// The same for allocations of the library's own threads.
+bool survives_in_coordinators(int number, std::string& problem) {
+    std::array<Ending, ranks> endings;
+    const CoordinatorScarcity scarcity(number);
+    problem = problems_among(ranks, [&](Session& session, Report& report) {
+        const auto rank = static_cast<std::size_t>(session.rank());
+        endings[rank] = live(session, report, {"", idle_calls}, [] { return Scarcity(never); });
+    });
+    endings[0].struck = scarcity.has_struck();
+    problem += problem_of(endings);
+    return scarcity.has_struck();
+}
+
+/// Every allocation of a call up to the 60th, then fewer and fewer.
+std::string problem_without_memory(const PublicCall& call, Victims victims, Lack lack) {
+    std::string problem;
+    int untouched = 0;
+    for (int number = 0; untouched < 3; number += number < 60 ? 1 : number / 20) {
+        untouched = survives(call, victims, lack, number, problem) ? 0 : untouched + 1;
+        if (!problem.empty()) return text_of("allocation ", number, ": ", problem);
+    }
+    return {};
+}
+
+}  // namespace
+
+TEST_CASE("whatever a public call has no memory for, the program goes on or all ranks are told") {
+    const Environment limit("GUOZHUANG_STALL_ERROR_S", "10");
+    const LogCapture silent;
+    for (const auto& call : public_calls()) {
+        CAPTURE(call.name);
+        CHECK(problem_without_memory(call, Victims::last, Lack::one) == "");
+    }
+}
+
+TEST_CASE("the same on each rank and on all, for one allocation and for all that follow",
+          "[.slow]") {
+    const Environment limit("GUOZHUANG_STALL_ERROR_S", "10");
+    const LogCapture silent;
+    for (const auto& call : public_calls()) {
+        for (const auto victims : {Victims::first, Victims::last, Victims::all}) {
+            for (const auto lack : {Lack::one, Lack::all_from_then_on}) {
+                CAPTURE(call.name, static_cast<int>(victims), static_cast<int>(lack));
+                CHECK(problem_without_memory(call, victims, lack) == "");
+            }
+        }
+    }
+}
+
+TEST_CASE("whatever the library's own threads have no memory for, all ranks are told") {
+    const Environment limit("GUOZHUANG_STALL_ERROR_S", "10");
+    const LogCapture silent;
+    std::string problem;
+    int number = 0;
+    for (int untouched = 0; untouched < 3 && problem.empty(); ++number)
+        untouched = survives_in_coordinators(number, problem) ? 0 : untouched + 1;
+    INFO("allocation " << number - 1);
+    CHECK(problem == "");
+    CHECK(number > 10);
+}
+
+}  // namespace guozhuang::test
