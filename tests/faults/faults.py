@@ -19,6 +19,8 @@
     latency   200 kills of one of 4 ranks: the time until every survivor has its error
     resources what a machine may lack (scarcity.hpp), on one rank or on all: a slower path with one
               warning, or an error with the cause on every rank
+    system_calls
+              one call of each kind that the library makes fails on a rank: as with resources
     memory    allocations of a rank fail, one or all from there on, anywhere between the time when
               the others know it and the end
 
@@ -819,6 +821,32 @@ def small_mounts():
             json.loads(Path(f"{folder}/kept/rank{rank}.json").read_text())
 
 
+CALLS = (
+    "memfd_create", "ftruncate", "posix_fallocate", "mmap", "mremap", "madvise", "eventfd",
+    "pidfd_open", "futex",
+)
+
+
+def system_calls():
+    """The first, second or fourth call of each fails on rank 1, if it makes as many."""
+    reached = set()
+    for settings, job in several(*(
+        {"scene": scene, "scarce": f"{call}@1:{nth}", "size": LARGE}
+        for call in CALLS
+        for scene in ("train", "in_an_arena", "shared_in_place")
+        for nth in (0, 1, 3)
+    )):
+        call = settings["scarce"].partition("@")[0]
+        has_failed = f"made {call} fail" in job.output
+        counts["faults injected"] -= not has_failed
+        reached |= {call} if has_failed else set()
+        lacks = r"(Too many open files|No space left on device|Cannot allocate memory)"
+        judge(job, [] if job.code == 0 else last_words_name(job, 1, f"{call}.*{lacks}"))
+    if reached != set(CALLS):
+        counts["other failures"] += 1
+        print(f"no job made these calls: {sorted(set(CALLS) - reached)}")
+
+
 def memory():
     for _, job in several(*(
         {"scene": "train", "scarce": f"{kind}@1:{number}"}
@@ -846,7 +874,7 @@ def problems_without_memory(job):
     "quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4),
     "operations": operations, "hosts": hosts, "lone_hosts": lone_hosts,
     "silent_kills": silent_kills, "stops": stops, "starts": starts, "ends": ends,
-    "latency": latency, "resources": resources, "memory": memory,
+    "latency": latency, "resources": resources, "system_calls": system_calls, "memory": memory,
 }[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

@@ -2,16 +2,22 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fstream>
 #include <limits>
-#include <map>
+#include <linux/futex.h>
 #include <new>
 #include <pthread.h>
 #include <string>
+#include <string_view>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <vector>
 
@@ -48,15 +54,87 @@ void leave_allocations(long amount, bool then_one_fails) {
     allocations_left = amount;
 }
 
+std::string failing_call;  // set before there are other threads
+std::atomic<long> calls_left{plenty};
+
+/// Whether this call of the system's is the one that fails; errno then says so.
+bool fails(std::string_view call, int error) {
+    if (call != failing_call || calls_left.fetch_sub(1) != 0) return false;
+    dprintf(STDERR_FILENO, "made %s fail\n", failing_call.c_str());
+    errno = error;
+    return true;
+}
+
+template <class Function>
+Function* systems(const char* name) {
+    return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
 }  // namespace
 
-// Both take the place of the system's for the whole program, its libraries included.
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
-                              void* (*run)(void*), void* argument) {
-    using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-    static auto* const create = reinterpret_cast<Create*>(dlsym(RTLD_NEXT, "pthread_create"));
+// These take the place of the system's for the whole program, its libraries included.
+extern "C" {
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                   void* argument) {
+    static auto* const create = systems<decltype(pthread_create)>("pthread_create");
     return threads_left.fetch_sub(1) > 0 ? create(thread, attributes, run, argument) : EAGAIN;
 }
+
+int memfd_create(const char* name, unsigned flags) noexcept {
+    static auto* const create = systems<int(const char*, unsigned)>("memfd_create");
+    return fails("memfd_create", EMFILE) ? -1 : create(name, flags);
+}
+
+int ftruncate(int file, off_t bytes) noexcept {
+    static auto* const truncate = systems<int(int, off_t)>("ftruncate");
+    return fails("ftruncate", ENOSPC) ? -1 : truncate(file, bytes);
+}
+
+int posix_fallocate(int file, off_t offset, off_t bytes) {
+    static auto* const allocate = systems<int(int, off_t, off_t)>("posix_fallocate");
+    return fails("posix_fallocate", ENOSPC) ? ENOSPC : allocate(file, offset, bytes);
+}
+
+// NOLINTNEXTLINE(readability-function-size): the parameters are the system's
+void* mmap(void* at, size_t bytes, int protection, int flags, int file, off_t offset) noexcept {
+    static auto* const map = systems<void*(void*, size_t, int, int, int, off_t)>("mmap");
+    return fails("mmap", ENOMEM) ? MAP_FAILED : map(at, bytes, protection, flags, file, offset);
+}
+
+void* mremap(void* old, size_t old_bytes, size_t bytes, int flags, ...) noexcept {
+    static auto* const map = systems<void*(void*, size_t, size_t, int, ...)>("mremap");
+    va_list rest;
+    va_start(rest, flags);
+    void* const at = (flags & MREMAP_FIXED) != 0 ? va_arg(rest, void*) : nullptr;
+    va_end(rest);
+    return fails("mremap", ENOMEM) ? MAP_FAILED : map(old, old_bytes, bytes, flags, at);
+}
+
+int madvise(void* memory, size_t bytes, int advice) noexcept {
+    static auto* const advise = systems<int(void*, size_t, int)>("madvise");
+    return fails("madvise", EINVAL) ? -1 : advise(memory, bytes, advice);
+}
+
+int eventfd(unsigned value, int flags) noexcept {
+    static auto* const make = systems<int(unsigned, int)>("eventfd");
+    return fails("eventfd", EMFILE) ? -1 : make(value, flags);
+}
+
+long syscall(long number, ...) noexcept {
+    static auto* const call = systems<long(long, ...)>("syscall");
+    va_list rest;
+    va_start(rest, number);
+    long each[6];
+    for (auto& argument : each) argument = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_pidfd_open && fails("pidfd_open", EMFILE)) return -1;
+    const bool waits = number == SYS_futex && (each[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
+    if (waits && fails("futex", EINTR)) return -1;
+    return call(number, each[0], each[1], each[2], each[3], each[4], each[5]);
+}
+
+}  // extern "C"
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
     const auto left = allocations_left.fetch_sub(1);
@@ -86,6 +164,8 @@ void make_scarce(const std::string& what, int rank) {
     if (name == "threads") threads_left = amount;
     if (name == "allocation" || name == "allocations")
         leave_allocations(amount, name == "allocation");
+    failing_call = name;
+    calls_left = amount;
 }
 
 }  // namespace guozhuang::test

@@ -13,6 +13,10 @@ namespace guozhuang::test {
 ///     threads       so many threads more can be started
 ///     allocation    so many allocations more succeed, then one fails
 ///     allocations   so many allocations more succeed, and then none
+///
+/// RESOURCE may also be a call of the system's: memfd_create, ftruncate, posix_fallocate, mmap,
+/// mremap, madvise, eventfd, pidfd_open or futex (to wait). So many more succeed, then one fails,
+/// which is said on standard error.
 void make_scarce(const std::string& what, int rank);
 
 }  // namespace guozhuang::test
