@@ -13,7 +13,6 @@ struct GzHandle {
 
 struct GzResult {
     std::vector<guozhuang::Result> results;
-    std::vector<guozhuang::TensorView> views;  ///< of the results
 };
 
 namespace guozhuang::c {
@@ -92,19 +91,17 @@ GzStatus start(const GzOptions* given, GzHandle** where, Submit&& submit) noexce
     });
 }
 
-std::vector<Result> list_with(Result&& result) {
-    std::vector<Result> results;
-    results.push_back(std::move(result));
-    return results;
-}
-
-/// Fills an object whose memory is there before the results.
+/// Fills an object whose memory is there before the results: `take` returns one, or several.
 template <class Take>
 void give_results(GzResult** where, Take&& take) {
     required(where, "where the result goes");
     auto object = std::make_unique<GzResult>();
-    object->results = take();
-    for (auto& result : object->results) object->views.push_back(result.view());
+    if constexpr (std::is_same_v<decltype(take()), Result>) {
+        object->results.resize(1);
+        object->results.front() = take();
+    } else {
+        object->results = take();
+    }
     give(where, std::move(object));
 }
 
@@ -119,13 +116,6 @@ GzStatus run_for_results(const GzOptions* given, GzResult** where, Operation&& o
 const Handle& operation_of(const GzHandle* handle) {
     const auto& any = required(handle, "the handle").operation;
     return std::visit([](const Handle& operation) -> const Handle& { return operation; }, any);
-}
-
-std::vector<Result> take_results(const GzHandle& handle) {
-    if (const auto* one = std::get_if<ResultHandle>(&handle.operation))
-        return list_with(one->take());
-    if (const auto* several = std::get_if<ResultsHandle>(&handle.operation)) return several->take();
-    refuse("this operation has no result to take");
 }
 
 }  // namespace
@@ -213,7 +203,7 @@ GzStatus gz_recv_async(const GzTensor* tensor, int from, uint16_t tag, const GzO
 
 GzStatus gz_all_gather(const GzTensor* tensor, const GzOptions* options, GzResult** result) {
     return run_for_results(options, result, [&](const auto& given) {
-        return list_with(gz::all_gather(tensor_of(tensor), given.plain()));
+        return gz::all_gather(tensor_of(tensor), given.plain());
     });
 }
 GzStatus gz_all_gather_async(const GzTensor* tensor, const GzOptions* options, GzHandle** handle) {
@@ -225,8 +215,8 @@ GzStatus gz_all_gather_async(const GzTensor* tensor, const GzOptions* options, G
 GzStatus gz_all_to_all(const GzTensor* tensor, const int64_t* splits, size_t split_count,
                        const GzOptions* options, GzResult** result) {
     return run_for_results(options, result, [&](const auto& given) {
-        return list_with(gz::all_to_all(
-            tensor_of(tensor), optional_list_of(splits, split_count, "splits"), given.plain()));
+        return gz::all_to_all(tensor_of(tensor), optional_list_of(splits, split_count, "splits"),
+                              given.plain());
     });
 }
 GzStatus gz_all_to_all_async(const GzTensor* tensor, const int64_t* splits, size_t split_count,
@@ -240,7 +230,7 @@ GzStatus gz_all_to_all_async(const GzTensor* tensor, const int64_t* splits, size
 GzStatus gz_reduce_scatter(const GzTensor* tensor, GzReduceOp op, const GzOptions* options,
                            GzResult** result) {
     return run_for_results(options, result, [&](const auto& given) {
-        return list_with(gz::reduce_scatter(tensor_of(tensor), given.reducing(op)));
+        return gz::reduce_scatter(tensor_of(tensor), given.reducing(op));
     });
 }
 GzStatus gz_reduce_scatter_async(const GzTensor* tensor, GzReduceOp op, const GzOptions* options,
@@ -302,7 +292,12 @@ GzStatus gz_handle_test(const GzHandle* handle, int* done) {
 GzStatus gz_handle_take(const GzHandle* handle, GzResult** result) {
     return guarded([&] {
         const auto& of = required(handle, "the handle");
-        give_results(result, [&] { return take_results(of); });
+        if (const auto* one = std::get_if<gz::ResultHandle>(&of.operation))
+            give_results(result, [&] { return one->take(); });
+        else if (const auto* several = std::get_if<gz::ResultsHandle>(&of.operation))
+            give_results(result, [&] { return several->take(); });
+        else
+            refuse("this operation has no result to take");
     });
 }
 GzStatus gz_handle_last_rank(const GzHandle* handle, int* last_rank) {
@@ -321,7 +316,10 @@ GzStatus gz_result_count(const GzResult* result, size_t* count) {
 }
 GzStatus gz_result_tensor(const GzResult* result, size_t index, GzTensor* tensor) {
     return put(tensor, [&] {
-        return as_c(item_of(required(result, "the result").views, index, "tensors"));
+        const auto& of = item_of(required(result, "the result").results, index, "tensors");
+        auto view = as_c(const_cast<gz::Result&>(of).view());  // C may write to it
+        view.shape = of.shape.data();
+        return view;
     });
 }
 GzStatus gz_result_rows(const GzResult* result, size_t index, const int64_t** rows, size_t* count) {

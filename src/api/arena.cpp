@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::size_t cache_line = 64;
 
-/// Does what the ranks do together, and one that has run out of memory cannot begin again alone.
+/// Runs `act`, which all ranks do together: one that runs out of memory in it ends the job, because
+/// it cannot begin again alone.
 template <class Act>
 void together(Session* session, std::string_view what, const Act& act) try {
     act();
@@ -74,18 +75,17 @@ void GradientArena::State::share(std::size_t bytes, Session* session) {
             file.use_huge_pages();
             return api::JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
         });
-        if (region->is_open())
+        if (region->is_open()) {
             fork_child_handler.emplace([this] { file.map_over(file.memory(), 0, true); });
+            memory = file.memory();
+        } else {
+            file = {};
+            own.reset(static_cast<std::byte*>(std::aligned_alloc(cache_line, bytes)));
+            if (!own) throw std::bad_alloc();
+            memory = {own.get(), bytes};
+            std::ranges::fill(memory, std::byte{0});
+        }
     });
-    if (region->is_open()) {
-        memory = file.memory();
-    } else {
-        file = {};
-        own.reset(static_cast<std::byte*>(std::aligned_alloc(cache_line, bytes)));
-        if (!own) throw std::bad_alloc();
-        memory = {own.get(), bytes};
-        std::ranges::fill(memory, std::byte{0});
-    }
 }
 
 void GradientArena::State::allocate_on_device(std::size_t bytes, Device device,

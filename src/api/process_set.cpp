@@ -45,18 +45,18 @@ std::shared_ptr<Runtime> api::runtime_of(Session* session) {
 std::shared_ptr<SetRuntime> api::set_runtime_of(Session* session, const ProcessSet& set) {
     const auto& state = set.state();
     if (!state) return runtime_of(set.session() != nullptr ? set.session() : session)->world();
-    const auto name = state->group_ranks().name();
+    const auto name = [&] { return state->group_ranks().name(); };
     if (session != nullptr && session->runtime() != state->runtime.lock())
-        refuse(fmt::format("{} belongs to another session than the one in the options", name));
+        refuse(fmt::format("{} belongs to another session than the one in the options", name()));
     if (state->removed)
-        refuse(fmt::format("{} has been removed: it takes no more operations", name));
+        refuse(fmt::format("{} has been removed: it takes no more operations", name()));
     if (!state->set_runtime) {
         const auto runtime = state->runtime.lock();
         if (!runtime)
             throw Error(ErrorCode::not_initialised,
                         "this session has been closed: it takes no more operations");
         const int rank = runtime->transport().rank();
-        refuse(fmt::format("rank {} is not in {}", rank, name), {rank});
+        refuse(fmt::format("rank {} is not in {}", rank, name()), {rank});
     }
     return state->set_runtime;
 }

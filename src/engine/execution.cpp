@@ -164,7 +164,7 @@ FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept 
 
 namespace {
 
-/// Made beforehand: to a caller, std::bad_alloc would say that it can try again. Never destroyed.
+/// Made beforehand and never destroyed. A caller that got std::bad_alloc would try again.
 const auto& no_memory_for_error = *new std::exception_ptr(
     std::make_exception_ptr(Error(ErrorCode::out_of_memory, "not enough memory")));
 
@@ -187,7 +187,12 @@ std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& w
     try {
         std::rethrow_exception(cause);
     } catch (const Error& known) {
-        return !work.operation.empty() && names_no_work(known) ? error(known) : cause;
+        if (work.operation.empty() || !names_no_work(known)) return cause;
+        try {
+            return error(known);
+        } catch (const std::bad_alloc&) {
+            return cause;
+        }
     } catch (const std::bad_alloc&) {
         return error(Error(ErrorCode::out_of_memory, "not enough memory"));
     } catch (const std::exception& other) {

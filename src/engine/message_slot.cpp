@@ -49,7 +49,6 @@ MessageSlot& MessageSlots::take(std::size_t bytes) {
     made->stream = std::move(stream);
     made->is_taken = true;
     const base::Lock lock(mutex_);
-    free_streams_.reserve(slots_.size() + 1);  // so giving back never allocates
     return *slots_.emplace_back(std::move(made));
 }
 
@@ -62,7 +61,10 @@ std::shared_ptr<device::Stream> MessageSlots::take_stream() {
             return stream;
         }
     }
-    return driver_->make_stream(device_);
+    auto stream = driver_->make_stream(device_);
+    const base::Lock lock(mutex_);
+    free_streams_.reserve(++streams_);  // so giving back never allocates
+    return stream;
 }
 
 /// Null if none that fits is free.

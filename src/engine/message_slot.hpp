@@ -57,6 +57,7 @@ private:
     const std::shared_ptr<Completions> completions_;
     base::Mutex mutex_;
     Slots slots_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::size_t streams_ GUOZHUANG_GUARDED_BY(mutex_) = 0;  ///< that were made
     std::vector<std::shared_ptr<device::Stream>> free_streams_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

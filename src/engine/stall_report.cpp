@@ -116,26 +116,6 @@ bool StallReport::has_stopped() const {
         missing_, [this](int rank) { return set_snapshot_.at(rank)->status.is_stopped; });
 }
 
-bool StallReport::is_mutual() const {
-    return unseen_.empty() && !missing_.empty() && std::ranges::all_of(missing_, [this](int rank) {
-               return waits_for_this_rank(*set_snapshot_.at(rank));
-           });
-}
-
-/// A long name, which is cut, does not say of which process set it is.
-bool StallReport::waits_for_this_rank(const SetSnapshot::RankSnapshot& snapshot) const {
-    const auto& self = set_snapshot_.at(set_snapshot_.rank());
-    if (!self || self->is_crowded || snapshot.status.is_stopped) return false;
-    const auto own_set = name_.substr(bare(name_).size());
-    return std::ranges::any_of(snapshot.waiting, [&](const Content& other) {
-        const bool is_own =
-            std::ranges::find(self->waiting, other.text, &Content::text) != self->waiting.end() ||
-            (self->last && self->last->text == other.text);
-        return other.kind != point_to_point_kind && !is_own &&
-               other.text.substr(bare(other.text).size()) == own_set;
-    });
-}
-
 int StallReport::culprit() const {
     return !missing_.empty()  ? missing_.front()
            : !unseen_.empty() ? unseen_.front()

@@ -55,9 +55,6 @@ public:
     /// Whether there are ranks that this rank cannot see.
     bool has_unseen() const { return !unseen_.empty(); }
     bool has_stopped() const;
-    /// Whether every missing rank waits for an operation of this process set that this rank has not
-    /// submitted.
-    bool is_mutual() const;
     /// The first rank of the world that is known to hold it up; else the first that cannot be seen;
     /// else this rank.
     int culprit() const;
@@ -69,7 +66,6 @@ private:
     bool is(Request::Kind kind) const { return request_.kind == kind; }
     std::string deed() const { return is(Request::Kind::closing) ? "closed" : "submitted it"; }
     bool has_submitted(const SetSnapshot::RankSnapshot& snapshot) const;
-    bool waits_for_this_rank(const SetSnapshot::RankSnapshot& snapshot) const;
     bool waits_too(const SetSnapshot::RankSnapshot& snapshot) const;
     bool is_needed(const SetSnapshot::RankSnapshot& snapshot) const;
     std::string culprits() const;

@@ -50,7 +50,6 @@ bool StallReporter::report(const Stalled& stalled, const Progress& progress,
         context_.job->abort(
             {.rank = report.culprit(), .text = report.text(stalled), .code = ErrorCode::timeout});
     if (!stalled.warn || !report.is_first()) return false;
-    if (stalled.is_early && !(is_open && report.is_mutual())) return false;
     if (said >= most_said) return true;
     auto text = report.text(stalled);
     const base::Lock lock(mutex_);

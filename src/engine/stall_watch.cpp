@@ -10,7 +10,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto most_between_looks = 100ms;
-constexpr std::chrono::milliseconds first_early_warning = 1s;
 
 /// An eighth of the shortest limit, and at most `most_between_looks`.
 std::chrono::milliseconds between_looks(const StallLimits& limits) {
@@ -42,21 +41,19 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
         if (is_new) {
             const auto since = std::min(now, request.submitted);
             seen = {.since = since,
-                    .next_warning = now + std::min(limits_.warn, first_early_warning),
-                    .first_warning = now + limits_.warn,
+                    .next_warning = now + limits_.warn,
                     .deadline = deadline_of(request, since)};
         }
         seen.look = looks_;
         if (!publish(*each)) ++unlisted;
         const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - seen.since);
         const bool warn = limits_.warn > 0ms && now >= seen.next_warning,
-                   is_early = now < seen.first_warning, is_over = now >= seen.deadline;
-        if (warn)
-            seen.next_warning = is_early ? std::min(now + age, seen.first_warning) : now + age;
+                   is_over = now >= seen.deadline;
+        if (warn) seen.next_warning = now + age;
         if (!is_over) expect(seen.deadline);
         const auto limit =
             std::chrono::duration_cast<std::chrono::milliseconds>(seen.deadline - seen.since);
-        if (warn || is_over) stalled.push_back({each, age, warn, is_early, is_over ? limit : 0ms});
+        if (warn || is_over) stalled.push_back({each, age, warn, is_over ? limit : 0ms});
     }
     publish_unlisted(unlisted);
     std::erase_if(observations_, [&](const auto& entry) { return entry.second.look != looks_; });

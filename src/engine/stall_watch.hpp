@@ -27,7 +27,6 @@ struct Stalled {
     std::shared_ptr<Pending> pending;
     std::chrono::milliseconds age{};
     bool warn = false;
-    bool is_early = false;               ///< to be warned of only if the ranks wait for each other
     std::chrono::milliseconds limit{0};  ///< the limit that it has reached; 0: none
 };
 
@@ -46,14 +45,14 @@ public:
     /// To be called when an operation with a limit of its own is submitted.
     void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
     bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
-    /// `pending`: all operations that are pending. Warns of one again when its wait has doubled,
-    /// from a second on, where that is early; returns one that has reached its limit at every look.
+    /// `pending`: all operations that are pending. Warns of one again when its wait has doubled;
+    /// returns one that has reached its limit at every look.
     std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending,
                               base::Clock::time_point now);
 
 private:
     struct Observation {
-        base::Clock::time_point since, next_warning, first_warning, deadline;
+        base::Clock::time_point since, next_warning, deadline;
         std::uint64_t look = 0;
     };
     using Observations = std::map<std::weak_ptr<Pending>, Observation, std::owner_less<>>;

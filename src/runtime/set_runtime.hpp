@@ -88,10 +88,10 @@ public:
                                        const protocol::Description& description,
                                        const protocol::TensorDescription& tensor);
 
+    using UseName = std::function<void(const std::string&)>;
     /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
     /// is of the kind "plan". `use(name)` is called first: if it throws, no name was taken. Throws
     /// Error(duplicate_name).
-    using UseName = std::function<void(const std::string&)>;
     std::shared_ptr<const std::string> take_plan_name(const std::string& wanted,
                                                       std::string_view kind, const UseName& use);
 

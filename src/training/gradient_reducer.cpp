@@ -464,8 +464,8 @@ bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {
     auto& state = *state_;
+    state.look_for_new_batch();
     try {
-        state.look_for_new_batch();
         state.note_values();
     } catch (...) {  // the step() that ends the batch throws it, on all ranks
         if (!state.batch.failure) state.batch.failure = std::current_exception();

@@ -20,8 +20,8 @@
 namespace guozhuang {
 namespace {
 
-/// Does what consists of several operations, or of more than them: one rank cannot begin that again
-/// alone. So a rank that runs out of memory meanwhile ends the job.
+/// Runs `act`, which submits several operations: a rank that runs out of memory in the middle ends
+/// the job, because it cannot begin again alone.
 template <class Act>
 auto as_one(std::string_view what, const ProcessSet& process_set, const Act& act) try {
     return act();

@@ -95,6 +95,29 @@ TEST_CASE("what is copied in after a path was released is not moved") {
     CHECK(test.moved == 0);
 }
 
+TEST_CASE("a stream does not go on while a chunk is being moved, though the mover is released") {
+    /// Moves a chunk as long as the test wants.
+    struct SlowBackend final : engine::Backend {
+        void run(const engine::Bundle&) override {
+            is_moving = true;
+            while (is_moving) std::this_thread::yield();
+        }
+        std::atomic<bool> is_moving{false};
+    } slow;
+    Fixture test;
+    test.mover.add(
+        {.bundle = test.bundle, .chunks = std::vector<HostMover::Chunk>(2), .backend = slow});
+    test.mover.announce(*test.stream, 0);
+    test.mover.wait_for(*test.stream, 0);
+    const auto end = test.stream->record();
+    REQUIRE(comes([&] { return slow.is_moving.load(); }));
+    test.mover.release();
+    std::this_thread::sleep_for(20ms);
+    CHECK(!end->done());
+    slow.is_moving = false;
+    CHECK(comes([&] { return end->done(); }));
+}
+
 TEST_CASE("a stream that waits for a chunk goes on when the mover is released") {
     Fixture test;
     test.mover.add(test.load_of(1));

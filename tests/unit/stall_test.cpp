@@ -115,37 +115,6 @@ TEST_CASE("names that are nearly the same are pointed out, and those in another 
     CHECK(problems == "");
 }
 
-TEST_CASE(
-    "ranks that wait for each other are named at once, those that wait for a slow one later") {
-    const Environment late("GUOZHUANG_STALL_WARN_S", "1000");
-    Warnings warnings;
-    const auto problems = problems_among(3, [&](Session& session, Report& report) {
-        const int self = session.rank();
-        const auto slow_pair = ProcessSet::create({1, 2}), pair = ProcessSet::create({0, 2});
-        int a = 1, b = 1, c = 1, d = 1;
-        // Ranks 0 and 2 wait for rank 1, which waits for rank 2.
-        Handle slow = self == 1 ? allreduce_async(a, {.name = "slow", .process_set = slow_pair})
-                                : allreduce_async(b, {.name = "late"});
-        Handle first =
-            self == 1 ? Handle()
-                      : allreduce_async(c, {.name = self == 0 ? "p" : "q", .process_set = pair});
-        wait_for(
-            warnings,
-            "allreduce 'p' in process set 0,2 has been waiting for [0-9.]+ s on rank 0; rank 2 "
-            "has not submitted it and waits for allreduce 'q in process set 0,2'");
-        if (self == 2) allreduce(a, {.name = "slow", .process_set = slow_pair});
-        if (self == 1) allreduce(b, {.name = "late"});
-        if (self != 1) {
-            allreduce(d, {.name = self == 0 ? "q" : "p", .process_set = pair});
-            first.wait();
-        }
-        slow.wait();
-        report.expect_equal(b, 3, "the sum, once it has come");
-    });
-    CHECK(problems == "");
-    CHECK(!warnings.have("'(slow|late)"));
-}
-
 TEST_CASE("sends that face each other get a hint at another order") {
     const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.05");
     for (const bool sends : {true, false}) {

@@ -15,17 +15,19 @@
 namespace guozhuang::backends {
 
 /// The path is chosen before the bundle's turn, so that other sets' bundles need not wait for that.
+/// What a rank does alone, and may wait for its device, it does in its turn: before that, bundles
+/// of other sets that were launched here would wait for ranks whose turn waits for this rank.
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
-    auto& path = path_for(bundle->bundle());
+    if (chosen_ == nullptr) chosen_ = &choose(bundle->bundle());
     std::optional<LaunchTurn> turn;
     auto& order = of_.maker.order;
     if (!is_of_one_rank() && order.concerns(group().tag.context))
         turn.emplace(order, exchange_with(bundle->bundle()), group());
+    auto& path = path_for(bundle->bundle());
     path.enqueue(std::move(bundle), stream);
 }
 
 Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
-    if (chosen_ == nullptr) chosen_ = &choose(bundle);
     // The host adds up what it averages in i64.
     const bool is_for_host =
         !is_of_one_rank() && std::ranges::any_of(bundle.entries, [&](const auto& entry) {

@@ -65,7 +65,12 @@ PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchang
         case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()), true);
         case DevicePath::ring:
             return over_arenas<RingPath>(exchange, {ring::left_of(rank(), ranks()), rank()}, false);
-        default: return {.path = make_staged(), .reason = {}};
+        default: {
+            auto path = make_staged();
+            // As with the others no rank allocates any more when the first has its path.
+            exchange.gather(std::byte{});
+            return {.path = std::move(path), .reason = {}};
+        }
     }
 }
 

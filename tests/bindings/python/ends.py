@@ -33,7 +33,7 @@ def exception():
     optimizer.zero_grad()
     output = model(torch.ones(1, 1000)).sum()
     if hvd.rank() == 1:
-        atexit.register(time.sleep, 1)
+        atexit.register(time.sleep, 4)
         output.register_hook(fail)
     output.backward()
     optimizer.step()

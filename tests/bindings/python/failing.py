@@ -25,6 +25,22 @@ class Failing(unittest.TestCase):
         self.assertEqual(hvd.rank(), 2)
 
     @together()
+    def test_6_before_its_optimizer(self):
+        self.assertNotEqual(hvd.rank(), 0, "too few images")
+        self.train()
+
+    @together()
+    def test_7_that_trains(self):
+        self.train()
+
+    def train(self):
+        layer = torch.nn.Linear(2, 1)
+        hvd.broadcast_parameters(layer.state_dict())
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.1))
+        layer(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    @together()
     def test_4_that_is_skipped(self):
         self.skipTest("on all ranks")
 

@@ -73,10 +73,11 @@ class Handle:
         return self._outcome
 
     def wait_on(self, stream):
-        """For an operation in place on a device: waits until it is enqueued, and lets the stream
-        wait for its end. Returns what wait() does, for work on that stream. Without a stream it is
-        wait()."""
-        operation, finish = self._operation, self._finish
+        """For an operation in place on a device, and a handle that nobody else uses: waits until
+        it is enqueued, and lets the stream wait for its end. Returns what wait() does, for work on
+        that stream. Without a stream it is wait()."""
+        with self._lock:
+            operation, finish = self._operation, self._finish
         if stream is None or operation is None:
             return self.wait()
         wait_in_slices(lambda: _c.get(_c.lib.gz_handle_wait_stream_for, operation.pointer,

@@ -122,7 +122,12 @@ def remove_process_set(process_set):
 
 
 def forget_all():
-    """When the session has been closed, and its sets with it: they can be added to another one."""
+    """When the session has been closed, and its sets with it: they can be added to another one,
+    where all ranks count anew."""
+    global _next_id
+    _next_id = 1
+    for process_set in (global_process_set, *_added):
+        process_set.joins = process_set.optimizers = 0
     for process_set in list(_added):
         _forget(process_set)
 

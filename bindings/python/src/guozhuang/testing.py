@@ -1,6 +1,5 @@
 """For tests that run on several ranks at the same time, by unittest or pytest."""
 import contextlib
-import unittest
 
 from . import session
 from .collectives import barrier
@@ -19,8 +18,8 @@ def together():
     try:
         yield
         barrier()
-    except unittest.SkipTest:  # on all ranks
-        raise
     except BaseException as error:
-        session.leave(f"{type(error).__name__}: {error}")
+        name = type(error).__name__
+        if name not in ("SkipTest", "Skipped"):  # unittest's and pytest's: on all ranks
+            session.leave(f"{name}: {error}")
         raise
