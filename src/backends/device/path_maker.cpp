@@ -66,10 +66,10 @@ PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchang
         case DevicePath::ring:
             return over_arenas<RingPath>(exchange, {ring::left_of(rank(), ranks()), rank()}, false);
         default: {
-            auto path = make_staged();
+            auto staged = make_staged();
             // As with the others no rank allocates any more when the first has its path.
             exchange.gather(std::byte{});
-            return {.path = std::move(path), .reason = {}};
+            return {.path = std::move(staged), .reason = {}};
         }
     }
 }
