@@ -433,7 +433,6 @@ const std::vector<PublicCall>& public_calls() {
         {"allreduce of other shapes", differing},
         {"DistributedSampler", sampling},
         {"Session", opening},
-        {"Session::close", [](Session& s) { return Call{{[&s] { s.close(); }}}; }},
     };
     return all;
 }

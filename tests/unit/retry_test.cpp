@@ -66,7 +66,6 @@ void persist(const std::function<void()>& step) {
 template <class MakeScarce>
 Ending live(Session& session, Report& report, const PublicCall& public_call,
             const MakeScarce& make_scarce) {
-    const bool closes = public_call.name == std::string_view("Session::close");
     Ending ending;
     try {
         const auto call = public_call.prepare(session);
@@ -75,7 +74,7 @@ Ending live(Session& session, Report& report, const PublicCall& public_call,
         for (const auto& step : call.steps) persist(step);
         Scarcity::lift();
         call.check(report);
-        if (!closes) go_on(session, report);
+        go_on(session, report);
         session.close();
     } catch (const Error& error) {
         ending.failure = error.what();
