@@ -105,21 +105,13 @@ std::string problem_of(std::span<const Ending> endings) {
     return {};
 }
 
-enum class Victims { first, last, all };
-
-bool is_victim(Victims victims, int rank) {
-    return victims == Victims::all || rank == (victims == Victims::first ? 0 : ranks - 1);
-}
-
-/// One job, in which the allocation of that number fails. False if none did.
-bool survives(const PublicCall& call, Victims victims, Lack lack, int number,
-              std::string& problem) {
+/// One job, in which the allocation of that number fails on the last rank. False if none did.
+bool survives(const PublicCall& call, int number, std::string& problem) {
     std::array<Ending, ranks> endings;
     problem = problems_among(ranks, [&](Session& session, Report& report) {
         const auto rank = static_cast<std::size_t>(session.rank());  // it may be closed afterwards
         endings[rank] = live(session, report, call, [&] {
-            const bool is_one = is_victim(victims, static_cast<int>(rank));
-            return Scarcity(is_one ? number : never, lack);
+            return Scarcity(rank == ranks - 1 ? number : never, Lack::one);
         });
     });
     problem += problem_of(endings);
@@ -140,11 +132,11 @@ bool survives_in_coordinators(int number, std::string& problem) {
 }
 
 /// Every allocation of a call up to the 60th, then fewer and fewer.
-std::string problem_without_memory(const PublicCall& call, Victims victims, Lack lack) {
+std::string problem_without_memory(const PublicCall& call) {
     std::string problem;
     int untouched = 0;
     for (int number = 0; untouched < 3; number += number < 60 ? 1 : number / 20) {
-        untouched = survives(call, victims, lack, number, problem) ? 0 : untouched + 1;
+        untouched = survives(call, number, problem) ? 0 : untouched + 1;
         if (!problem.empty()) return text_of("allocation ", number, ": ", problem);
     }
     return {};
@@ -157,21 +149,7 @@ TEST_CASE("a public call runs out of memory anywhere: the program goes on or all
     const LogCapture silent;
     for (const auto& call : public_calls()) {
         CAPTURE(call.name);
-        CHECK(problem_without_memory(call, Victims::last, Lack::one) == "");
-    }
-}
-
-TEST_CASE("the same on each rank and on all, for one allocation and for all that follow",
-          "[.slow]") {
-    const Environment limit("GUOZHUANG_STALL_ERROR_S", "60");
-    const LogCapture silent;
-    for (const auto& call : public_calls()) {
-        for (const auto victims : {Victims::first, Victims::last, Victims::all}) {
-            for (const auto lack : {Lack::one, Lack::all_from_then_on}) {
-                CAPTURE(call.name, static_cast<int>(victims), static_cast<int>(lack));
-                CHECK(problem_without_memory(call, victims, lack) == "");
-            }
-        }
+        CHECK(problem_without_memory(call) == "");
     }
 }
 
