@@ -260,8 +260,8 @@ int leave_with_stuck_stream(const Arguments&) {
 }
 const ChildCase stuck("leave with a stuck stream", leave_with_stuck_stream);
 
-/// Of eight streams beside one that is held, all but the last must come to their ends. Returns
-/// whether that one does, too.
+/// Holds one stream; seven of eight others must come to their ends. Returns whether the eighth also
+/// does.
 int hold_one_of_nine_streams(const Arguments&) {
     for (int i = 0; i < 20; ++i) const TestStream ended;  // which have left their queues
     auto* written = pinned_memory<std::uint32_t>(1);

@@ -15,8 +15,8 @@
 namespace guozhuang::backends {
 
 /// The path is chosen before the bundle's turn, so that other sets' bundles need not wait for that.
-/// What a rank does alone, and may wait for its device, it does in its turn: before that, bundles
-/// of other sets that were launched here would wait for ranks whose turn waits for this rank.
+/// A rank that allocates alone, and so may wait for its device, does it in its turn: before that,
+/// bundles of other sets that were launched here would wait for ranks whose turn waits for it.
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     if (chosen_ == nullptr) chosen_ = &choose(bundle->bundle());
     std::optional<LaunchTurn> turn;

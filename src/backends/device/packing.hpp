@@ -35,8 +35,8 @@ struct Packing {
 
 Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments);
 
-/// What there is of runs in this many bytes of a chunk, from their beginning: whole cache lines, or
-/// up to the end of the chunk.
+/// The parts of runs that lie in a range of a chunk's bytes, from `begin`: whole cache lines, or up
+/// to the end of the chunk.
 std::vector<Packing::Run> runs_within(std::span<const Packing::Run> runs, std::size_t begin,
                                       std::size_t bytes);
 

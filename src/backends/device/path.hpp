@@ -13,7 +13,7 @@ inline device::Reduction reduction_of(const engine::Bundle& bundle, DType dtype)
             .postscale = bundle.postscale};
 }
 
-/// What becomes of the bundle's sums.
+/// How the bundle's sums are divided and scaled.
 inline device::Finish finish_of(const engine::Bundle& bundle) noexcept {
     const bool divides = bundle.op == ReduceOp::average && bundle.contributors > 1;
     return {.divisor = divides ? bundle.contributors : 1, .scale = bundle.postscale};

@@ -19,7 +19,7 @@ public:
     explicit CudaDevice(int index);
 
     int index() const noexcept { return index_; }
-    /// Those that kernels may fill. After the first use().
+    /// The multiprocessors that kernels may fill, known after the first use().
     Multiprocessors processors() const noexcept {
         const int limit = processor_limit();
         return {limit == 0 ? processors_ : std::min(limit, processors_), occupancy_};

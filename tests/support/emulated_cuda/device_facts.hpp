@@ -23,7 +23,7 @@ inline constexpr int major = 9, minor = 0;
 inline constexpr int multiprocessors = 4;
 inline constexpr int warp_threads = 32;
 inline constexpr int threads_per_block = 1024;
-/// Of every kernel, as its registers allow: fewer than its threads do.
+/// Every kernel's, limited by its registers rather than by its threads.
 inline constexpr int blocks_per_multiprocessor = 5, registers_per_thread = 48;
 inline constexpr int copy_engines = 2;
 

@@ -90,7 +90,8 @@ void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, uns
     }
 }
 
-/// What a write without a barrier leaves unordered, streams that are threads cannot show.
+/// A write without a barrier is refused: streams that are threads cannot show what it leaves
+/// unordered.
 void submit_write(Stream& stream, CUdeviceptr address, std::uint32_t value, unsigned flags) {
     if ((flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) != 0)
         break_rule(

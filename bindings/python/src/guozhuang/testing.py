@@ -11,8 +11,8 @@ def together():
     the next, and what one of them raises ends it on all. The others would wait for the operations
     that this rank has left out, while it waits for theirs in the next test.
 
-    That rank leaves the job with its error, which is the reason that the others get, and the next
-    test begins with a new session. Process sets are those of a session."""
+    The failing rank leaves the job, the others get its error as the reason, and the next test
+    begins with a new session, which has no process sets yet. mpirun then ends with a failure."""
     if not session.is_initialized():
         session.init()
     try:
