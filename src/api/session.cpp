@@ -69,7 +69,7 @@ void end_open_session(std::string_view reason, bool waits) {
     try {
         if (waits) runtime->close(reason);
     } catch (const std::exception& error) {
-        base::log_error(fmt::format("closing the session failed: {}", error.what()));
+        base::log(LogLevel::error, "closing the session failed: {}", error.what());
     }
     if (runtime->has_failed()) process().has_failed = true;
     runtime->quit(reason);

@@ -161,6 +161,8 @@ public:
     std::uint64_t joins() const { return queue_.joins(); }
     /// Whether some rank has quit: then not all ranks will close their transport.
     bool somebody_quit() const noexcept { return life_.somebody_quit(); }
+    /// Whether every rank has shut down.
+    bool has_ended_in_order() const noexcept { return life_.is_over() && !life_.somebody_quit(); }
 
 private:
     class Helping;

@@ -122,7 +122,7 @@ void Runtime::close_everything(std::string_view reason) {
     stop_timeline();
     if (world_->engine().somebody_quit()) {
         const auto cause = base::cause_of(resources_->transport->doorbell());
-        base::log_warning(fmt::format("{}; this rank closes its session without it", cause));
+        base::log(LogLevel::warning, "{}; this rank closes its session without it", cause);
         return transport().announce_quit(cause);
     }
     activity().running.write("shutdown");
@@ -166,10 +166,17 @@ void Runtime::quit(std::string_view reason) noexcept {
         for (const auto& set_runtime : all) set_runtime->engine().quit(why, culprit);
         for (const auto& set_runtime : all | std::views::reverse)
             set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
-    } catch (const std::exception&) {  // this takes no memory
-        transport().abort({.rank = transport().rank(), .text = reason});
-        base::abort(transport().doorbell());
+        // The others have had no news of a quit: they wait in the transport for this rank.
+        if (world_->engine().has_ended_in_order()) end_job(reason);
+    } catch (const std::exception&) {
+        end_job(reason);
     }
+}
+
+/// Takes no memory.
+void Runtime::end_job(std::string_view reason) noexcept {
+    transport().abort({.rank = transport().rank(), .text = reason});
+    base::abort(transport().doorbell());
 }
 
 }  // namespace guozhuang

@@ -52,6 +52,7 @@ public:
 private:
     std::pair<std::string, int> with_first_cause(std::string_view reason) const;
     void close_everything(std::string_view reason);
+    void end_job(std::string_view reason) noexcept;
     void enter_job(std::string_view refusal);
     void say_why(const std::exception_ptr& failure) noexcept;
     trace::Activity& activity() noexcept { return resources_->transport->activity(); }

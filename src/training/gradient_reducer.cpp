@@ -395,10 +395,7 @@ void GradientReducer::State::close_batch() {
         batch.state = Batch::State::closing;
         complete_all();
     } catch (const std::exception& error) {
-        try {
-            discard(error.what());
-        } catch (...) {  // the first error is thrown
-        }
+        discard(error.what());  // or the job is over, which is the error then
         throw;
     }
     batch.state = Batch::State::closed;

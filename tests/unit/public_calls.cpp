@@ -222,9 +222,13 @@ Call dropping_a_plan(Session& session) {
              [=] { plan->reset(); }}};
 }
 
+/// It takes no memory.
+struct Refusal : std::exception {};
+
 struct Model {
     std::vector<float> values = std::vector<float>(40), gradients = std::vector<float>(40);
     std::vector<float> bias = {0}, bias_gradient = {0};
+    bool refuses = false;
     std::vector<Parameter> parameters() {
         return {{"a weight whose name is rather long", values, gradients},
                 {"bias", bias, bias_gradient}};
@@ -235,21 +239,24 @@ struct Model {
         for (const std::size_t parameter : {std::size_t{1}, std::size_t{0}}) hook(parameter);
     }
     void step() {
+        if (std::exchange(refuses, false)) throw Refusal();
         for (std::size_t i = 0; i < values.size(); ++i) values[i] += gradients[i];
         bias[0] += bias_gradient[0];
     }
 };
 
 /// As docs/errors.md writes the loop: what backward throws discards the batch, and every rank goes
-/// on with the next.
+/// on with the next. A model that refuses its step gets the same gradients again.
 void train(Model& model, DistributedOptimizer<Model>& optimizer, int rank, int steps,
            bool with_hooks) {
+    bool again = false;
     for (int done = 0; done < steps;) {
         try {
             const auto hook = optimizer.on_gradient();
-            model.backward(rank, [&](std::size_t parameter) {
+            const auto mark = [&](std::size_t parameter) {
                 if (with_hooks) hook(parameter);
-            });
+            };
+            if (!again) model.backward(rank, mark);
         } catch (const std::bad_alloc& error) {
             Scarcity::lift();
             optimizer.discard(error.what());
@@ -258,6 +265,9 @@ void train(Model& model, DistributedOptimizer<Model>& optimizer, int rank, int s
         try {
             optimizer.step();
             ++done;
+            again = false;
+        } catch (const Refusal&) {
+            again = true;
         } catch (const std::bad_alloc&) {
             Scarcity::lift();
         } catch (const Error& error) {
@@ -266,13 +276,16 @@ void train(Model& model, DistributedOptimizer<Model>& optimizer, int rank, int s
     }
 }
 
-Call training(Session& session, bool with_hooks) {
+Call training(Session& session, bool with_hooks, Memory memory = Memory::as_is,
+              bool refuses = false) {
     constexpr int steps = 2;
     const int rank = session.rank();
     const auto model = kept(Model());
+    model->refuses = refuses;
     const auto parameters = kept(model->parameters());
     const auto optimizer = kept(std::optional<DistributedOptimizer<Model>>());
-    const auto options = kept(OptimizerOptions{.bundle_bytes = 64, .first_bundle_bytes = 4});
+    const auto options =
+        kept(OptimizerOptions{.bundle_bytes = 64, .first_bundle_bytes = 4, .memory = memory});
     return {
         {[=] { optimizer->emplace(*model, *parameters, *options); },
          [=] { train(*model, **optimizer, rank, steps, with_hooks); }, [=] { optimizer->reset(); }},
@@ -282,11 +295,32 @@ Call training(Session& session, bool with_hooks) {
         }};
 }
 
-Call helping(Session& session) {
+/// One rank discards the first batch.
+Call discarding(Session& session) {
+    const int rank = session.rank();
+    const auto model = kept(Model());
+    const auto parameters = kept(model->parameters());
+    const auto optimizer = kept(std::optional<DistributedOptimizer<Model>>());
+    const auto discard = [=] {
+        if (rank == ranks - 1) return optimizer->value().discard("this rank will not have it");
+        try {
+            optimizer->value().step();
+        } catch (const std::bad_alloc&) {  // that discards it, too
+            Scarcity::lift();
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::discarded) throw;
+        }
+    };
+    return {{[=] { optimizer->emplace(*model, *parameters); }, discard,
+             [=] { train(*model, **optimizer, rank, 1, true); }, [=] { optimizer->reset(); }},
+            [=](Report& report) { expect_all(report, model->values, sum / ranks); }};
+}
+
+Call helping(Session& session, const ProcessSet& set) {
     const auto model = kept(Model());
     const auto parameters = kept(model->parameters());
     model->values.assign(40, static_cast<float>(session.rank()));
-    return {{[=] { broadcast_parameters(*parameters, 1); }},
+    return {{[=] { broadcast_parameters(*parameters, 1, set); }},
             [=](Report& report) { expect_all(report, model->values, 1); }};
 }
 
@@ -357,25 +391,17 @@ Call opening(Session& session) {
     }}};
 }
 
-/// Nobody waits in the library, so its own threads do the work.
-Call idling(Session& session) {
-    const auto tensor = tensor_of(session), gathered = tensor_of(session);
-    const auto sums = kept(Handle());
-    const auto all = kept(ResultHandle());
-    const auto result = kept(Result());
-    const auto doze = [](const Handle& handle) {
-        const auto limit = std::chrono::steady_clock::now() + 60s;
-        while (!handle.done() && std::chrono::steady_clock::now() < limit)
-            std::this_thread::sleep_for(50us);
+/// A session that could not close is over.
+Call closing(Session& session) {
+    const auto close = [&session] {
+        try {
+            session.close();
+        } catch (const std::bad_alloc&) {
+            Scarcity::lift();
+            throw Error(ErrorCode::internal, "closing lacked memory");
+        }
     };
-    return {{[=] { *sums = allreduce_async(tensor->view); },
-             [=] { *all = all_gather_async(gathered->view, {.name = long_name}); },
-             [=] { doze(*sums); }, [=] { doze(*all); }, [=] { sums->wait(); },
-             [=] { *result = all->take(); }},
-            [=](Report& report) {
-                expect_all(report, tensor->numbers, sum);
-                expect_by_rank(report, result->values<float>(), 6);
-            }};
+    return {.steps = {close}, .closes = true};
 }
 
 /// All ranks fail alike, and the program goes on: not for lack of memory.
@@ -424,7 +450,16 @@ const std::vector<PublicCall>& public_calls() {
         {"Plan that is dropped", dropping_a_plan},
         {"DistributedOptimizer", [](Session& s) { return training(s, false); }},
         {"DistributedOptimizer with hooks", [](Session& s) { return training(s, true); }},
-        {"broadcast_parameters", helping},
+        {"DistributedOptimizer that shares",
+         [](Session& s) { return training(s, true, Memory::share); }},
+        {"DistributedOptimizer::discard", discarding},
+        {"DistributedOptimizer whose model refuses a step",
+         [](Session& s) { return training(s, true, Memory::as_is, true); }},
+        {"broadcast_parameters", [](Session& s) { return helping(s, {}); }},
+        {"broadcast_parameters to a set",
+         [](Session& s) {
+             return helping(s, ProcessSet::create({0, 1}));
+         }},
         {"broadcast_bytes", broadcasting_bytes},
         {"all_gather_bytes", gathering_bytes},
         {"broadcast_optimizer_state", broadcasting_state},
@@ -433,12 +468,29 @@ const std::vector<PublicCall>& public_calls() {
         {"allreduce of other shapes", differing},
         {"DistributedSampler", sampling},
         {"Session", opening},
+        {"Session::close", closing},
     };
     return all;
 }
 
-Call idle_calls(Session& session) {
-    return idling(session);
+Call idling(Session& session) {
+    const auto tensor = tensor_of(session), gathered = tensor_of(session);
+    const auto sums = kept(Handle());
+    const auto all = kept(ResultHandle());
+    const auto result = kept(Result());
+    const auto doze = [](const Handle& handle) {
+        const auto limit = std::chrono::steady_clock::now() + 60s;
+        while (!handle.done() && std::chrono::steady_clock::now() < limit)
+            std::this_thread::sleep_for(50us);
+    };
+    return {{[=] { *sums = allreduce_async(tensor->view); },
+             [=] { *all = all_gather_async(gathered->view, {.name = long_name}); },
+             [=] { doze(*sums); }, [=] { doze(*all); }, [=] { sums->wait(); },
+             [=] { *result = all->take(); }},
+            [=](Report& report) {
+                expect_all(report, tensor->numbers, sum);
+                expect_by_rank(report, result->values<float>(), 6);
+            }};
 }
 
 }  // namespace guozhuang::test

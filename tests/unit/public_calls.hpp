@@ -16,6 +16,7 @@ constexpr int ranks_of_calls = 2;
 struct Call {
     std::vector<std::function<void()>> steps;
     std::function<void(Report&)> check = [](Report&) {};
+    bool closes = false;  ///< nothing can follow; a rank may close although another could not
 };
 
 struct PublicCall {
@@ -25,6 +26,6 @@ struct PublicCall {
 const std::vector<PublicCall>& public_calls();
 
 /// Asynchronous ones that the library's own threads bring forward: this rank does not wait in it.
-Call idle_calls(Session& session);
+Call idling(Session& session);
 
 }  // namespace guozhuang::test

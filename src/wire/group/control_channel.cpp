@@ -67,9 +67,9 @@ ControlChannel::ControlChannel(Messages& messages, engine::SetId id, std::vector
 
 ControlChannel::~ControlChannel() {
     if (outgoing_.empty()) return;
-    base::log_info(fmt::format(
-        "{} control messages were still being sent: their memory is left to the transport",
-        outgoing_.size()));
+    base::log(LogLevel::info,
+              "{} control messages were still being sent: their memory is left to the transport",
+              outgoing_.size());
     // The transport may still read this memory, so it must not be freed.
     base::keep_for_ever(std::move(outgoing_));
 }
