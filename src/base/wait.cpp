@@ -21,6 +21,8 @@ namespace {
 constexpr unsigned turns_between_clock_reads = 16;
 /// Of the time that a long wait has parked, one sleep is at most this part.
 constexpr int long_wait_for_each_park = 64;
+/// News that takes longer may be that of a rank which needs this core.
+constexpr auto soon = std::chrono::microseconds(5);
 constexpr int looks_for_cause = 100;
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
@@ -252,10 +254,13 @@ void WaitLoop::spin(Sleepers& sleepers) {
     if (must_sleep_) {
         count_in(&sleepers);
     } else {
-        if (turns_ == 0) last_clock_read_ = settings_.yields ? Clock::now() : no_deadline;
+        if (turns_ == 0) {
+            yields_ = settings_.yields;
+            last_clock_read_ = yields_ ? Clock::now() : no_deadline;
+        }
         ++turns_;
-        settings_.yields ? std::this_thread::yield() : relax();
-        if (settings_.yields || turns_ % turns_between_clock_reads == 0) read_clock(sleepers);
+        yields_ ? std::this_thread::yield() : relax();
+        if (yields_ || turns_ % turns_between_clock_reads == 0) read_clock(sleepers);
     }
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
@@ -271,6 +276,7 @@ void WaitLoop::read_clock(Sleepers& sleepers) {
     check_deadline();
     if (turns_ == turns_between_clock_reads) spin_until_ = now + settings_.spin;
     if (now >= spin_until_) count_in(&sleepers);
+    yields_ = yields_ || now >= spin_until_ - settings_.spin + soon;
 }
 
 void WaitLoop::progressed() {

@@ -124,8 +124,8 @@ class TurnScheduler;
 /// host, or by the progress of a transport.
 struct WaitSettings {
     std::chrono::microseconds spin{50};  ///< 0: park after a few looks
-    /// Whether a spinning thread yields its core between looks, because there are more ranks than
-    /// cores. The same on all ranks of a host.
+    /// Whether a spinning thread yields its core between looks from the first one on, and not only
+    /// after a while, because there are more ranks than cores. The same on all ranks of a host.
     bool yields = false;
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
@@ -200,6 +200,7 @@ private:
     Clock::time_point parked_since_{};     ///< valid while it is counted
     Clock::time_point last_clock_read_{};  ///< in this spin; before the first one the end of time
     unsigned turns_ = 0;
+    bool yields_ = false;          ///< this spin yields its core between looks
     bool must_sleep_ = false;      ///< spinning was suspended when this spin began, or in it
     Sleepers* counted_ = nullptr;  ///< where this thread is counted; null: it spins
 };

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include "support/runner/catch.hpp"
 
@@ -403,6 +404,37 @@ TEST_CASE("no end is lost on a thread that waits behind another") {
     }
     caller.join();
     CHECK_FALSE(code.has_value());
+}
+
+TEST_CASE("a spin soon lets whoever needs this core have it") {
+    constexpr int rounds = 50;
+    Doorbell left_bell, right_bell;
+    std::atomic<int> ball{0};
+    std::vector<int> looks(rounds);
+    const WaitSettings spin_for_long{.spin = 10s};
+    std::thread left([&] {
+        stay_on_one_core();
+        for (int round = 0; round < rounds; ++round) {
+            ball = 2 * round + 1;
+            ring(right_bell);
+            wait_until(left_bell, spin_for_long, [&] {
+                ++looks[static_cast<std::size_t>(round)];
+                return ball == 2 * round + 2;
+            });
+        }
+    });
+    std::thread right([&] {
+        stay_on_one_core();
+        for (int round = 0; round < rounds; ++round) {
+            wait_until(right_bell, spin_for_long, [&] { return ball == 2 * round + 1; });
+            ball = 2 * round + 2;
+            ring(left_bell);
+        }
+    });
+    left.join();
+    right.join();
+    std::ranges::nth_element(looks, looks.begin() + rounds / 2);
+    CHECK(looks[rounds / 2] < 2000);  // a time slice has several times as many
 }
 
 TEST_CASE("what about_to_park says holds for the next pause") {
