@@ -1,5 +1,6 @@
 """Tensors on a device. There is no GPU: those of the host stand for tensors of the host fake, whose
 streams run by themselves."""
+import ctypes
 from unittest import mock
 
 import ranks
@@ -36,6 +37,10 @@ class Devices(ranks.RanksTest):
         self.assertEqual(hvd.allreduce(given, op=hvd.Sum).tolist(),
                          [self.size * (self.size + 1) / 2] * 3)
         self.assertEqual(hvd.allgather(given[:1]).tolist(), [*range(1, self.size + 1)])
+
+    def test_results_are_freed_without_the_interpreters_lock(self):
+        """For cudaFree() waits for the GPU. Only functions of ctypes.PyDLL are called with it."""
+        self.assertFalse(_c.lib.gz_result_free._flags_ & ctypes._FUNCFLAG_PYTHONAPI)
 
     def test_broadcast_parameters(self):
         named = {str(count): torch.full((count,), float(self.rank)) for count in (0, 1, 1000)}
