@@ -90,10 +90,10 @@ void averages_of_large_tensors(Session&, Report& report) {
     grouped_allreduce(gradients, options);
     const auto launched = emulated_cuda_calls_of("cudaLaunchKernel") - before;
     const auto found = trainer.elements(memory, count * each);
+    const auto at = [&](std::int64_t i) { return found.at(static_cast<std::size_t>(i)); };
     for (std::int64_t i = 0; i < count; ++i)
         if (is_wide(i))
-            report.expect(found.at(i * each) == 4 && found.at((i + 1) * each - 1) == 4,
-                          "the averages");
+            report.expect(at(i * each) == 4 && at((i + 1) * each - 1) == 4, "the averages");
     constexpr std::uint64_t most = 6;
     report.expect(launched <= most, text_of(launched, " kernels for ", count));
 }
