@@ -73,6 +73,10 @@ public:
     /// Does what host threads do for the bundle, on the caller's. If that throws, the bundle has
     /// failed: its handles fail at once, the job ends for the other ranks, and this returns false.
     virtual bool attempt(const std::function<void()>& work) noexcept = 0;
+    /// If this rank has joined, allocates and fills what it contributes. Allocating may wait for
+    /// the device, so this is for the bundle's turn. Throws what the driver throws.
+    virtual void make_contributions(const std::shared_ptr<device::Driver>& driver,
+                                    device::Stream& stream) = 0;
 };
 
 /// Moves bundles of tensors on a device, as work on a stream.

@@ -1,9 +1,12 @@
 #include "engine/enqueued_bundle.hpp"
 
+#include <array>
 #include <guozhuang/error.hpp>
 #include <utility>
 
 #include "base/failpoint.hpp"
+#include "device/host/neutral.hpp"
+#include "device/owned_memory.hpp"
 #include "engine/execution.hpp"
 
 namespace guozhuang::engine {
@@ -15,6 +18,7 @@ EnqueuedBundle::EnqueuedBundle(Bundle bundle, Requests requests, const Context& 
       to_end_(requests_),
       context_(context),
       listener_(std::move(listener)) {
+    keep_alive_->all.reserve(requests_.size() + bundle_.entries.size());
     for (const auto& pending : requests_) keep_alive_->all.push_back(pending->request().keep_alive);
     self_->all.reserve(1);
 }
@@ -35,6 +39,37 @@ bool EnqueuedBundle::attempt(const std::function<void()>& work) noexcept {
         fail(as_error(std::current_exception(), work_of(requests_), context_.rank));
         return false;
     }
+}
+
+void EnqueuedBundle::make_contributions(const std::shared_ptr<device::Driver>& driver,
+                                        device::Stream& stream) {
+    for (const auto& pending : requests_) {
+        if (pending->request().kind != Request::Kind::neutral) continue;
+        auto tensors = pending->request().tensors;  // those that the bundle points to
+        for (auto& tensor : tensors) {
+            auto [memory, owner] =
+                device::allocate_owned(driver, tensor.device.index, tensor.bytes());
+            keep(std::move(owner));
+            tensor.data = memory.data();
+            std::array<std::byte, 8> element{};
+            const auto neutral = std::span(element).first(size_of(tensor.dtype));
+            device::fill_neutral(tensor.dtype, bundle_.op, neutral);
+            if (!memory.empty()) driver->fill(stream, memory, neutral);
+        }
+    }
+}
+
+/// There is room for it, so the caller, which must not free memory of a device, does not do so; but
+/// if the bundle has ended, the device has failed, and freeing does not wait.
+void EnqueuedBundle::keep(std::shared_ptr<void> owner) {
+    const base::Lock lock(mutex_);
+    if (!keep_alive_) throw Error(ErrorCode::unavailable, "the device has failed");
+    keep_alive_->all.push_back(std::move(owner));
+}
+
+std::shared_ptr<Owners> EnqueuedBundle::take_kept() noexcept {
+    const base::Lock lock(mutex_);
+    return std::move(keep_alive_);
 }
 
 /// The operations fail before the stream is let go, so that no program takes their contents for
@@ -59,7 +94,7 @@ void EnqueuedBundle::end(std::shared_ptr<EnqueuedBundle> bundle,
     const auto cause = failure ? failure : bundle->is_refused_ ? bundle->refusal_ : nullptr;
     const auto error = cause ? as_error(cause, work_of(bundle->requests_), context.rank) : nullptr;
     if (error) listener->on_failure(error);
-    listener->let_go(std::move(bundle->keep_alive_));
+    listener->let_go(bundle->take_kept());
     listener->on_end(bundle->to_end_, error);
     auto last = std::move(bundle->self_);
     last->all.push_back(std::move(bundle));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "engine/backend.hpp"
 #include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
@@ -22,6 +23,8 @@ public:
     const Bundle& bundle() const noexcept override { return bundle_; }
     const Requests& requests() const noexcept { return requests_; }
     bool attempt(const std::function<void()>& work) noexcept override;
+    void make_contributions(const std::shared_ptr<device::Driver>& driver,
+                            device::Stream& stream) override;
     /// Enqueueing it has failed: it fails when the stream comes to its end. By the thread that
     /// enqueues, before the end is enqueued.
     void refuse(std::exception_ptr failure) noexcept;
@@ -35,15 +38,19 @@ public:
 
 private:
     void fail(const std::exception_ptr& cause) noexcept;
+    void keep(std::shared_ptr<void> owner);
+    std::shared_ptr<Owners> take_kept() noexcept;
 
     const Bundle bundle_;
     const Requests requests_;
     Requests to_end_;  ///< the same; end() takes them, while fail() may be at work
     std::exception_ptr refusal_;
     std::atomic<bool> is_refused_{false};
-    /// What the requests keep alive. Where an operation fails before the stream is done, its
-    /// handles let go of that, and the stream may still use it.
-    std::shared_ptr<Owners> keep_alive_ = std::make_shared<Owners>();
+    base::Mutex mutex_;
+    /// What the requests keep alive, and what this rank contributes if it has joined. Where an
+    /// operation fails before the stream is done, its handles let go of that, and the stream may
+    /// still use it. Null when the bundle has ended.
+    std::shared_ptr<Owners> keep_alive_ GUOZHUANG_GUARDED_BY(mutex_) = std::make_shared<Owners>();
     std::shared_ptr<Owners> self_ = std::make_shared<Owners>();  ///< the bundle, when it has ended
     const Context& context_;
     const std::shared_ptr<ExecutionListener> listener_;

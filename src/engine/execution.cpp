@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <guozhuang/error.hpp>
 #include <new>
 
@@ -39,28 +38,19 @@ bool names_no_work(const Error& error) {
 
 }  // namespace
 
-OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std::byte> element) {
-    auto memory = std::make_shared<std::vector<std::byte>>(count_of(shape) * size_of(dtype));
-    for (std::size_t i = 0; i < memory->size(); i += element.size())
-        std::ranges::copy(element, std::span(*memory).subspan(i).begin());
-    return {TensorView(memory->data(), dtype, shape), memory};
-}
-
-Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
-                             const MakeFilled& make_filled) {
+Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item, Device device) {
     auto description = protocol::decode_description(entry.descriptions[item]);
     description.prescale = 1;  // it changes what is neutral
     std::vector<TensorView> tensors;
-    auto owners = std::make_shared<std::vector<std::shared_ptr<void>>>();
+    auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
     for (const auto& [name, dtype, described] : description.tensors) {
         auto shape = described;
         if (!shape.empty() && shape.front() < 0) shape.front() = 0;
-        std::array<std::byte, 8> element{};
-        const auto neutral = std::span(element).first(size_of(dtype));
-        device::fill_neutral(dtype, description.op, neutral);
-        auto [tensor, owner] = make_filled(dtype, shape, neutral);
-        tensors.push_back(std::move(tensor));
-        owners->push_back(std::move(owner));
+        auto& tensor = tensors.emplace_back(nullptr, dtype, shape, device);
+        if (device.kind != DeviceKind::host) continue;
+        auto& elements = memory->emplace_back(tensor.bytes());
+        device::fill_neutral(dtype, description.op, elements);
+        tensor.data = elements.data();
     }
     auto splits = description.splits;
     return {.kind = Request::Kind::neutral,
@@ -68,7 +58,7 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
             .description = share(std::move(description)),
             .tensors = SharedTensors(tensors),
             .splits = std::move(splits),
-            .keep_alive = std::move(owners)};
+            .keep_alive = std::move(memory)};
 }
 
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context) {

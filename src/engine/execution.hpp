@@ -1,7 +1,6 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,7 +10,6 @@
 #include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
 #include "engine/pending.hpp"
-#include "engine/stream_executor.hpp"
 #include "protocol/group_ranks.hpp"
 #include "protocol/log_entry.hpp"
 #include "trace/timeline_record.hpp"
@@ -19,17 +17,11 @@
 /// What an entry of the log means on this rank.
 namespace guozhuang::engine {
 
-/// Makes a tensor of that dtype and shape, all of whose elements are this one.
-using MakeFilled =
-    std::function<OwnedTensor(DType dtype, const Shape& shape, std::span<const std::byte> element)>;
-/// The same in memory of the host. Throws std::bad_alloc.
-OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std::byte> element);
-
 /// What a joined rank contributes to the entry's item, which it has not submitted: tensors of its
 /// own, filled with the operation's neutral value. They have the rows that the description demands,
-/// or none where each rank chooses its rows.
-Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
-                             const MakeFilled& make_filled);
+/// or none where each rank chooses its rows. On a device they get their memory in the bundle's turn
+/// (see StreamBundle). Throws std::bad_alloc.
+Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item, Device device);
 
 /// Whether this rank has joined, and contributes neutrally to what the entry executes.
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);

@@ -91,9 +91,8 @@ Request Executor::neutral_contribution(const protocol::LogEntry& entry, std::siz
     if (provider_ != nullptr) provider_->provide(kind);
     const auto executor = of(kind);
     const auto* on_stream = on_stream_of(executor);
-    if (on_stream == nullptr) return engine::neutral_contribution(entry, item, filled_on_host);
-    return engine::neutral_contribution(entry, item,
-                                        std::bind_front(&StreamExecutor::filled, *on_stream));
+    const auto device = on_stream == nullptr ? Device{} : (*on_stream)->device();
+    return engine::neutral_contribution(entry, item, device);
 }
 
 void Executor::run(const protocol::LogEntry& entry, Requests requests,

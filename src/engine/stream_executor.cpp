@@ -137,14 +137,6 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
     base::ring_local(context.doorbell, context.wait.audience);
 }
 
-OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
-                                   std::span<const std::byte> element) {
-    auto [memory, owner] =
-        device::allocate_owned(of_.driver, of_.device, count_of(shape) * size_of(dtype));
-    if (!memory.empty()) of_.driver->fill(*stream_, memory, element);
-    return {TensorView(memory.data(), dtype, shape, stream_->ref().device), std::move(owner)};
-}
-
 std::shared_ptr<MessageSlot> StreamExecutor::take_slot(std::size_t bytes) {
     return {&message_slots_.take(bytes), [executor = shared_from_this()](MessageSlot* slot) {
                 executor->message_slots_.give_back(*slot);

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "base/wait.hpp"
 #include "device/device.hpp"
@@ -15,12 +14,6 @@
 #include "engine/message_slot.hpp"
 
 namespace guozhuang::engine {
-
-/// A tensor and the owner of its memory.
-struct OwnedTensor {
-    TensorView tensor;
-    std::shared_ptr<void> owner;
-};
 
 /// Runs bundles of tensors on one device, on a communication stream of its own. A bundle waits for
 /// its tensors' events; its handles get the event of its end as soon as it is enqueued, and are
@@ -40,9 +33,7 @@ public:
     /// throw, without telling the listener. By the thread that drives.
     void enqueue(Bundle bundle, Requests requests, const Context& context,
                  const std::shared_ptr<ExecutionListener>& listener);
-    /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
-    /// bundles that are enqueued later. Throws what the driver throws.
-    OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
+    Device device() const noexcept { return stream_->ref().device; }
     /// A slot for a message of this many bytes, which keeps the executor. Throws what the driver
     /// throws. Any thread.
     std::shared_ptr<MessageSlot> take_slot(std::size_t bytes);

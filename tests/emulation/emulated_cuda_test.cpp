@@ -281,6 +281,39 @@ TEST_CASE("streams wait for words cyclically, or for equality") {
     CHECK(wait(1, 2, CU_STREAM_WAIT_VALUE_EQ) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("operations on words with flags that CUDA does not know are refused, all of a batch") {
+    const TestStream stream;
+    auto* word = pinned_memory<std::uint32_t>(1);
+    *word = 0;
+    const auto batch = [&](unsigned flags, CUstreamBatchMemOpType second, unsigned of_second) {
+        CUstreamBatchMemOpParams both[2]{};
+        for (auto& each : both) {
+            each.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+            each.writeValue.address = address_of(word);
+            each.writeValue.value = 7;
+        }
+        both[1].operation = second;
+        both[1].writeValue.flags = of_second;
+        return cuStreamBatchMemOp(stream.native, 2, both, flags);
+    };
+    constexpr unsigned unknown = 1u << 29;
+    const auto write = CU_STREAM_MEM_OP_WRITE_VALUE_32, wait = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    CHECK(batch(1, write, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(batch(0, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(batch(0, write, unknown) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(batch(0, wait, unknown) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(batch(0, wait, CU_STREAM_WAIT_VALUE_FLUSH) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(cuStreamWriteValue32(stream.native, address_of(word), 7, unknown) ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuStreamWaitValue32(stream.native, address_of(word), 0, unknown) ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
+    CHECK(*word == 0);
+    CHECK(batch(0, wait, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
+    CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
+    CHECK(*word == 7);
+}
+
 TEST_CASE("timed events tell the time between them") {
     const TestStream stream;
     const TestEvent start(cudaEventDefault), end(cudaEventDefault), untimed;

@@ -151,8 +151,11 @@ int allocate_beside_a_held_stream(const Arguments&) {
 const ChildCase allocations("allocate beside a held stream", allocate_beside_a_held_stream);
 
 int write_without_barrier(const Arguments&) {
-    return static_cast<int>(cuStreamWriteValue32(nullptr, address_of(pinned_memory<int>(1)), 1,
-                                                 CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+    CUstreamBatchMemOpParams write{};
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = address_of(pinned_memory<int>(1));
+    write.writeValue.flags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    return static_cast<int>(cuStreamBatchMemOp(nullptr, 1, &write, 0));
 }
 const ChildCase without_barrier("write a word without a barrier", write_without_barrier);
 

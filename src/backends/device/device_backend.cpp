@@ -15,14 +15,16 @@
 namespace guozhuang::backends {
 
 /// The path is chosen before the bundle's turn, so that other sets' bundles need not wait for that.
-/// A rank that allocates alone, and so may wait for its device, does it in its turn: before that,
-/// bundles of other sets that were launched here would wait for ranks whose turn waits for it.
+/// A rank that allocates alone, and so may wait for its device, does it in its turn, also if it has
+/// joined: before that, bundles of other sets that were launched here would wait for ranks whose
+/// turn waits for it.
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     if (chosen_ == nullptr) chosen_ = &choose(bundle->bundle());
     std::optional<LaunchTurn> turn;
     auto& order = of_.maker.order;
     if (!is_of_one_rank() && order.concerns(group().tag.context))
         turn.emplace(order, exchange_with(bundle->bundle()), group());
+    bundle->make_contributions(of_.maker.driver, stream);
     auto& path = path_for(bundle->bundle());
     path.enqueue(std::move(bundle), stream);
 }

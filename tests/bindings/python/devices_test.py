@@ -1,5 +1,6 @@
 """Tensors on a device. There is no GPU: those of the host stand for tensors of the host fake, whose
 streams run by themselves."""
+import ctypes
 from unittest import mock
 
 import ranks
@@ -37,10 +38,51 @@ class Devices(ranks.RanksTest):
                          [self.size * (self.size + 1) / 2] * 3)
         self.assertEqual(hvd.allgather(given[:1]).tolist(), [*range(1, self.size + 1)])
 
+    def test_results_are_freed_without_the_interpreters_lock(self):
+        """For cudaFree() waits for the GPU. Only functions of ctypes.PyDLL are called with it."""
+        self.assertFalse(_c.lib.gz_result_free._flags_ & ctypes._FUNCFLAG_PYTHONAPI)
+
     def test_broadcast_parameters(self):
         named = {str(count): torch.full((count,), float(self.rank)) for count in (0, 1, 1000)}
         self.without_waits(hvd.broadcast_parameters, named, self.size - 1)
         self.expect(named.values(), self.size - 1)
+
+    def test_stream_that_is_current(self):
+        """At every mark and wait, whatever was current when the reducer was made."""
+        fake, current, followed, calls = _c.Device(_c.FAKE, 0), None, None, set()
+        torch.manual_seed(5)
+        model = torch.nn.Linear(2, 3)  # which stays as it is: the host does not wait for averages
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0),
+                                             named_parameters=model.named_parameters())
+
+        def train():
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+        def follow(_, stream):  # there is none of that address: the reducer stays where it is
+            nonlocal followed
+            followed = stream._obj.native
+
+        def recorded(name):
+            function = getattr(_c.lib, f"gz_reducer_{name}")
+
+            def call(*arguments):
+                nonlocal current
+                calls.add((name, followed == current))
+                current += 1  # for the next call
+                return function(*arguments)
+
+            return mock.patch.object(_c.lib, f"gz_reducer_{name}", call)
+
+        train()  # makes the reducer
+        current = 1
+        with mock.patch.object(tensors, "stream", lambda tensor: _c.Stream(fake, current)), \
+                mock.patch.object(_c.lib, "gz_reducer_set_stream", follow), \
+                recorded("mark"), recorded("synchronize_for"), recorded("finish_pass"):
+            for _ in range(3):
+                train()
+        self.assertEqual(calls, {("mark", True), ("synchronize_for", True), ("finish_pass", True)})
+        self.expect([torch.ones(1)], 1)  # the stream has come to the end
 
     def test_buffers_of_a_module(self):
         """Before each forward()."""

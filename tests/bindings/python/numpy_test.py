@@ -5,7 +5,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
+from unittest import mock
 
 import numpy
 import ranks
@@ -131,6 +133,28 @@ class Handles(ranks.RanksTest):
             gz.allreduce(numpy.ones(1))
             if not handles._dropped:
                 break
+        self.assertFalse(handles._dropped)
+
+    def test_few_looks_at_dropped_handles(self):
+        """However many are in flight: here all of rank 0, until the others submit them too."""
+        def drop_many():
+            for i in range(count):
+                gz.allreduce_async(numpy.ones(1), name=f"one of many {i}")
+
+        count = 200
+        with mock.patch.object(handles, "_is_over", wraps=handles._is_over) as looks:
+            if self.rank == 0:
+                drop_many()
+            gz.barrier()
+            if self.rank != 0:
+                drop_many()
+            gz.allreduce(numpy.ones(1))  # behind all of them in the log
+        self.assertLessEqual(looks.call_count, 3 * count)
+        for _ in range(1000):
+            handles.sweep()
+            if not handles._dropped:
+                break
+            time.sleep(0.01)
         self.assertFalse(handles._dropped)
 
     def test_threads(self):

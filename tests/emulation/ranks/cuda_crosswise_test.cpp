@@ -15,15 +15,25 @@ using namespace guozhuang::test;
 
 namespace {
 
+/// Who of the sets that neighbours share has joined them.
+enum class Joined { nobody, second };
+
 /// Neighbours share sets of two, all round; each rank uses its two sets, and the whole job, in an
-/// order of its own. The tensors are there before, so that nothing but the sets is waited for.
-void sets_crosswise(Session& session, Report& report, int rounds) {
+/// order of its own, or one of the two where the second of the neighbours has joined. The tensors
+/// are there before, so that nothing but the sets is waited for.
+void sets_crosswise(Session& session, Report& report, int rounds, Joined joined) {
     constexpr std::size_t count = 3000;
     Trainer trainer;
     std::vector<ProcessSet> sets{ProcessSet(&session)};
-    for (int rank = 0; rank < session.size() && session.size() > 1; ++rank)
-        sets.push_back(ProcessSet::create({rank, (rank + 1) % session.size()}, &session));
-    std::erase_if(sets, [&](const ProcessSet& set) { return !set.contains(session.rank()); });
+    std::vector<JoinHandle> joins;
+    for (int rank = 0; rank < session.size() && session.size() > 1; ++rank) {
+        const int second = (rank + 1) % session.size();
+        auto set = ProcessSet::create({rank, second}, &session);
+        if (joined == Joined::second && session.rank() == second)
+            joins.push_back(join_async({.process_set = set}));
+        else if (set.contains(session.rank()))
+            sets.push_back(set);
+    }
     std::vector<std::shared_ptr<float>> tensors;
     for (std::size_t i = 0; i < sets.size(); ++i)
         tensors.push_back(trainer.put_elements(std::vector<float>(count, 1)));
@@ -31,29 +41,35 @@ void sets_crosswise(Session& session, Report& report, int rounds) {
         std::vector<Handle> handles;
         for (std::size_t i = 0; i < sets.size(); ++i) {
             const auto which = (i + static_cast<std::size_t>(session.rank() + round)) % sets.size();
-            handles.push_back(allreduce_async(trainer.view(tensors[which], count),
-                                              {.name = "crosswise",
-                                               .op = ReduceOp::sum,
-                                               .postscale = 1.0 / sets[which].size(),
-                                               .stream = trainer.stream(),
-                                               .process_set = sets[which]}));
+            handles.push_back(
+                allreduce_async(trainer.view(tensors[which], count), {.name = "crosswise",
+                                                                      .op = ReduceOp::average,
+                                                                      .stream = trainer.stream(),
+                                                                      .process_set = sets[which]}));
         }
         for (const auto& handle : handles) handle.wait();
     }
+    for (std::size_t i = 1; i < sets.size() && joined == Joined::second; ++i)
+        joins.push_back(join_async({.process_set = sets[i]}));
+    for (const auto& each : joins) each.wait();
     for (const auto& tensor : tensors)
         report.expect(trainer.elements(tensor, count) == std::vector<float>(count, 1),
                       "the averages of ones");
 }
 
-std::string problems_crosswise(int rounds) {
+std::string problems_crosswise(int rounds, Joined joined = Joined::nobody) {
     return problems_here(
-        [rounds](Session& session, Report& report) { sets_crosswise(session, report, rounds); });
+        [=](Session& session, Report& report) { sets_crosswise(session, report, rounds, joined); });
 }
 
 }  // namespace
 
 TEST_CASE("process sets that overlap are used crosswise a thousand times", "[crosswise]") {
     CHECK(problems_crosswise(1000) == "");
+}
+
+TEST_CASE("process sets that overlap are used crosswise when ranks have joined", "[crosswise]") {
+    CHECK(problems_crosswise(300, Joined::second) == "");
 }
 
 // Where ranks are processes that take turns on a GPU, a round may take many of them.

@@ -26,6 +26,8 @@ inline constexpr int threads_per_block = 1024;
 /// Every kernel's, limited by its registers rather than by its threads.
 inline constexpr int blocks_per_multiprocessor = 5, registers_per_thread = 48;
 inline constexpr int copy_engines = 2;
+/// So it refuses CU_STREAM_WAIT_VALUE_FLUSH, as platforms do that have no hardware for it.
+inline constexpr bool flushes_remote_writes = false;
 
 struct Attribute {
     cudaDeviceAttr attribute;
@@ -70,7 +72,7 @@ inline constexpr Attribute attributes[] = {
     {cudaDevAttrPciDomainId, 0},
     {cudaDevAttrPciDeviceId, 0},
     {cudaDevAttrGPUDirectRDMASupported, 0},
-    {cudaDevAttrCanFlushRemoteWrites, 1},
+    {cudaDevAttrCanFlushRemoteWrites, flushes_remote_writes},
     {stream_memory_operations, 1},
     {stream_wait_value_nor, 1},
 };

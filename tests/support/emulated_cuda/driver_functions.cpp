@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <cuda.h>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/emulated_cuda/calls.hpp"
@@ -90,24 +92,32 @@ void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, uns
     }
 }
 
-/// A write without a barrier is refused: streams that are threads cannot show what it leaves
-/// unordered.
-void submit_write(Stream& stream, CUdeviceptr address, std::uint32_t value, unsigned flags) {
+using Work = std::function<void()>;
+
+/// A write without a barrier, which this version of the function does not have, breaks a rule:
+/// streams that are threads cannot show what it leaves unordered.
+Work write_of(CUdeviceptr address, std::uint32_t value, unsigned flags) {
     if ((flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) != 0)
         break_rule(
             "a word is written without a memory barrier, so what came before may come after");
-    const auto word = word_at(address);
-    submit(stream, Stream::Actor::copy,
-           [word, value] { word.store(value, std::memory_order_release); });
+    require(flags == CU_STREAM_WRITE_VALUE_DEFAULT, cudaErrorInvalidValue);
+    return [word = word_at(address), value] { word.store(value, std::memory_order_release); };
 }
 
-void submit_wait(Stream& stream, CUdeviceptr address, std::uint32_t value, unsigned flags) {
-    const auto word = word_at(address);
+Work wait_of(const Device& device, CUdeviceptr address, std::uint32_t value, unsigned flags) {
     const unsigned condition = flags & ~unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
     require(condition <= CU_STREAM_WAIT_VALUE_NOR, cudaErrorInvalidValue);
-    const auto& device = stream.device();
-    submit(stream, Stream::Actor::copy,
-           [word, value, condition, &device] { wait_for_word(word, value, condition, device); });
+    require(condition == flags || device_facts::flushes_remote_writes, cudaErrorNotSupported);
+    return [word = word_at(address), value, condition, &device] {
+        wait_for_word(word, value, condition, device);
+    };
+}
+
+Work work_of(const Device& device, const CUstreamBatchMemOpParams& each) {
+    if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32)
+        return write_of(each.writeValue.address, each.writeValue.value, each.writeValue.flags);
+    require(each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32, cudaErrorInvalidValue);
+    return wait_of(device, each.waitValue.address, each.waitValue.value, each.waitValue.flags);
 }
 
 template <class T>
@@ -259,7 +269,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                               unsigned flags) {
     return driver_call(__func__, usual, [&] {
-        submit_write(*stream_of(stream), address, value, flags);
+        submit(*stream_of(stream), Stream::Actor::copy, write_of(address, value, flags));
         return cudaSuccess;
     });
 }
@@ -267,27 +277,21 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                              unsigned flags) {
     return driver_call(__func__, usual, [&] {
-        submit_wait(*stream_of(stream), address, value, flags);
+        const auto on = stream_of(stream);
+        submit(*on, Stream::Actor::copy, wait_of(on->device(), address, value, flags));
         return cudaSuccess;
     });
 }
 
+/// All of them, or none if one is refused.
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations,
-                            unsigned) {
+                            unsigned flags) {
     return driver_call(__func__, usual, [&] {
-        require(count > 0 && count <= 256, cudaErrorInvalidValue);
+        require(count > 0 && count < 256 && flags == 0, cudaErrorInvalidValue);
         const auto on = stream_of(stream);
-        for (unsigned i = 0; i < count; ++i) {
-            const auto& each = operations[i];
-            if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) {
-                submit_write(*on, each.writeValue.address, each.writeValue.value,
-                             each.writeValue.flags);
-            } else {
-                require(each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32, cudaErrorInvalidValue);
-                submit_wait(*on, each.waitValue.address, each.waitValue.value,
-                            each.waitValue.flags);
-            }
-        }
+        std::vector<Work> all;
+        for (unsigned i = 0; i < count; ++i) all.push_back(work_of(on->device(), operations[i]));
+        for (auto& each : all) submit(*on, Stream::Actor::copy, std::move(each));
         return cudaSuccess;
     });
 }

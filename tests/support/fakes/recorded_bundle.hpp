@@ -22,6 +22,8 @@ struct RecordedBundle final : engine::StreamBundle {
         return !has_failed;
     }
 
+    void make_contributions(const std::shared_ptr<device::Driver>&, device::Stream&) override {}
+
     engine::Bundle contents;
     std::string failure;  ///< once it has failed
     std::atomic<bool> has_failed{false};

@@ -124,16 +124,17 @@ def submit(function, *arguments, owners, finish):
 
 
 def sweep():
-    """Lets go of what dropped handles have left, where their operations are complete."""
+    """Lets go of what dropped handles have left, up to one whose operation is in flight, which
+    comes last next time. So sweeps look at each dropped handle once, and at one more each."""
     for _ in range(len(_dropped)):
         try:
             operation = _dropped.popleft()
         except IndexError:  # another thread has swept
             return
-        if not operation.pointer or _is_over(operation.pointer):
-            operation.end()
-        else:
+        if operation.pointer and not _is_over(operation.pointer):
             _dropped.append(operation)
+            return
+        operation.end()
 
 
 def _is_over(pointer):

@@ -50,8 +50,9 @@ class Reducer:
             name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
             check_values=check_values,
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
-        # A buffer on each GPU, and the stream that is current there.
-        self._devices = {each.device: each for each in self._buffers if each.device.type == "cuda"}
+        # A buffer on each device with streams, and the one that is current there.
+        self._devices = {each.device: each for each in self._buffers
+                         if tensors.stream(each) is not None}
         self._streams = {}
         self._in_use = InUse((self._values, self._buffers))
         self._pointer = self._in_use.pointer

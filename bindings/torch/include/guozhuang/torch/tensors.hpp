@@ -4,15 +4,10 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
+#include <guozhuang/torch/current_stream.hpp>
 #include <optional>
 #include <string>
 #include <torch/types.h>
-
-// The first is a file that only a libtorch with CUDA has.
-#if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
-#include <c10/cuda/CUDAStream.h>
-#define GUOZHUANG_TORCH_HAS_CUDA 1
-#endif
 
 namespace guozhuang::torch {
 
@@ -69,14 +64,8 @@ inline TensorView memory_of(const at::Tensor& tensor, const std::string& name) {
 
 /// The chosen stream, or else PyTorch's current one on the tensor's device; none on the host.
 inline std::optional<StreamRef> stream_of(const std::optional<StreamRef>& chosen,
-                                          [[maybe_unused]] const at::Tensor& tensor) {
-    if (chosen) return chosen;
-#ifdef GUOZHUANG_TORCH_HAS_CUDA
-    if (tensor.is_cuda())
-        return StreamRef{{DeviceKind::cuda, static_cast<int>(tensor.get_device())},
-                         c10::cuda::getCurrentCUDAStream(tensor.get_device()).stream()};
-#endif
-    return std::nullopt;
+                                          const at::Tensor& tensor) {
+    return chosen ? chosen : current_stream(tensor);
 }
 
 }  // namespace detail
