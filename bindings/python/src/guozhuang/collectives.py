@@ -7,8 +7,9 @@ import operator
 from . import _c
 from .errors import UsageError, make, refuse
 from .handles import WAIT_SLICE_US, Handle, submit
+from .lacks import once_submitted
 from .process_sets import global_process_set, pointer_of
-from .results import Result
+from .results import result_of
 
 Sum, Average, Min, Max, Product, Adasum = (
     _c.SUM, _c.AVERAGE, _c.MIN, _c.MAX, _c.PRODUCT, _c.ADASUM)
@@ -94,7 +95,7 @@ def _blocking(asynchronous):
 
     operation.__name__ = asynchronous.__name__.replace("_async", "")
     operation.__doc__ = asynchronous.__doc__.replace("_async", "")
-    return operation
+    return once_submitted(operation)
 
 
 class Collectives:
@@ -143,10 +144,10 @@ class Collectives:
         if factor is None:
             return self._submit(function, sent, (op,), finish, name, process_set, scales)
 
-        def scale_and_finish(pointer):
+        def scale_and_finish(operation):
             for tensor, total in zip(worked_on, sent):
                 self._arrays.put_back(tensor, self._arrays.scaled(total, factor))
-            return finish(pointer)
+            return finish(operation)
 
         return self._submit(function, sent, (op,), scale_and_finish, name, process_set, scales)
 
@@ -210,8 +211,8 @@ class Collectives:
     def _results(self, tensors, factor=None):
         """Makes arrays of what an operation gives for each of the tensors, times the factor."""
 
-        def finish(pointer):
-            result = Result(pointer)
+        def finish(operation):
+            result = result_of(operation)
             made = [self._arrays.from_result(result, index, like)
                     for index, like in enumerate(tensors)]
             return made if factor is None else [self._arrays.scaled(each, factor) for each in made]
@@ -238,7 +239,7 @@ class Collectives:
         self._check_output(output, _ALL_GATHER, name)
         make = self._results(inputs)
         return self._submit(_ALL_GATHER, inputs, (),
-                            lambda pointer: make(pointer)[0] if output is None else output, name,
+                            lambda done: make(done)[0] if output is None else output, name,
                             process_set, output=output)
 
     def grouped_allgather_async(self, tensors, name=None, process_set=global_process_set):
@@ -254,9 +255,9 @@ class Collectives:
         sent, op, scales, factor = self._scaled(inputs, choose_op(None, op), scales, process_set)
         make = self._results(inputs, factor)
 
-        def finish(pointer):
+        def finish(operation):
             if output is None:
-                made = make(pointer)
+                made = make(operation)
                 return made[0] if function is _REDUCE_SCATTER else made
             if factor is not None:
                 self._arrays.put_back(output, self._arrays.scaled(output, factor))
@@ -290,8 +291,8 @@ class Collectives:
         inputs = _each(self._arrays.as_input, [tensor], _ALL_TO_ALL, name)
         rows = _integers_of(splits)
 
-        def finish(pointer):
-            result = Result(pointer)
+        def finish(operation):
+            result = result_of(operation)
             output = self._arrays.from_result(result, 0, inputs[0])
             return output if splits is None else (output, self._arrays.integers(result.rows(0)))
 
@@ -312,6 +313,7 @@ class Collectives:
     alltoall = _blocking(alltoall_async)
 
 
+@once_submitted
 def barrier(process_set=global_process_set):
     """Returns when every rank has called it."""
     options = _c.make_options(None, pointer_of(process_set), WAIT_SLICE_US)
@@ -319,11 +321,12 @@ def barrier(process_set=global_process_set):
            finish=lambda _: None).wait()
 
 
+@once_submitted
 def join(device=-1, process_set=global_process_set):
     """For a rank that has no more data: it contributes neutrally to what the others do, until all
     ranks have joined. Returns the rank that was the last to join, whose state is the newest.
     `device` is Horovod's, and not needed."""
     handle = submit(_c.lib.gz_join_async, pointer_of(process_set), owners=None,
-                    finish=lambda pointer: _c.get(_c.lib.gz_handle_last_rank, pointer))
+                    finish=lambda joined: _c.get(_c.lib.gz_handle_last_rank, joined.pointer))
     process_set.joins += 1
     return handle.wait()

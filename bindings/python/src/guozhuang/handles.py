@@ -12,6 +12,7 @@ import threading
 import time
 
 from . import _c
+from .lacks import count_submitted, leave_for
 
 WAIT_SLICE_US = 100_000
 
@@ -26,6 +27,7 @@ class InUse:
     """An object of the library's, and what owns the memory that it uses."""
 
     pointer = None
+    result = None  # once it was taken
 
     def __init__(self, owners):
         self.owners, self.pointer = owners, ctypes.c_void_p()
@@ -42,6 +44,7 @@ class _Operation(InUse):
     def __del__(self):
         if self.pointer:  # what was refused has none
             free(_c.lib.gz_handle_free, self.pointer)
+            self.pointer = None  # a Handle in the same cycle of references may still give it away
 
 
 class Handle:
@@ -63,7 +66,8 @@ class Handle:
         return operation is None or bool(_c.get(_c.lib.gz_handle_test, operation.pointer))
 
     def wait(self):
-        """Waits until the operation is complete, and returns its result; every call does."""
+        """Waits until the operation is complete, and returns its result; every call does, also
+        after one that ran out of memory."""
         operation = self._operation
         if operation is not None:
             wait_in_slices(
@@ -82,13 +86,13 @@ class Handle:
             return self.wait()
         wait_in_slices(lambda: _c.get(_c.lib.gz_handle_wait_stream_for, operation.pointer,
                                       ctypes.byref(stream), WAIT_SLICE_US))
-        return finish(operation.pointer)
+        return finish(operation)
 
     def _complete(self):
         if self._operation is not None:
-            self._outcome = self._finish(self._operation.pointer)
-            self._operation.end()
-            self._operation = self._finish = None
+            self._outcome = self._finish(self._operation)
+            operation, self._operation, self._finish = self._operation, None, None
+            operation.end()
 
     def __del__(self):
         if self._operation is not None:
@@ -110,17 +114,22 @@ def free(function, pointer):
 
 def submit(function, *arguments, owners, finish):
     """Calls `function` with the arguments and where its handle goes. `owners` live until the
-    operation is complete, even if Ctrl-C interrupts this; `finish` makes its result from the
-    pointer to the handle."""
+    operation is complete, even if Ctrl-C interrupts this; `finish` makes its result from that
+    InUse, and can be called again if it fails."""
     sweep()
     operation = _Operation(owners)
     handle = Handle(operation, finish)
     try:
+        count_submitted(1)
         wait_in_slices(lambda: function(*arguments, ctypes.byref(operation.pointer)) == 0)
-    except Exception:  # it was refused; Ctrl-C is none
-        operation.end()
+        return handle
+    except Exception as failure:  # Ctrl-C is none
+        if operation.pointer:
+            leave_for(failure, function.__name__)
+        else:  # it was refused
+            operation.end()
+            count_submitted(-1)
         raise
-    return handle
 
 
 def sweep():

@@ -1,6 +1,5 @@
 """Python objects, which travel as arrays of bytes. They are pickled, so the ranks must trust each
 other."""
-import functools
 import pickle
 
 import numpy
@@ -8,6 +7,7 @@ import numpy
 from . import arrays, session
 from .collectives import Collectives
 from .errors import refuse
+from .lacks import once_submitted
 from .process_sets import global_process_set
 
 _on_arrays = Collectives(arrays)
@@ -22,20 +22,7 @@ def dumps(obj):
     return cloudpickle.dumps(obj)
 
 
-def _as_one(function):
-    """One rank cannot begin again alone what consists of several operations, so one that runs out
-    of memory in the middle leaves the job."""
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except MemoryError as error:
-            session.leave(f"{function.__name__}: {error or 'not enough memory'}")
-            raise
-    return call
-
-
-@_as_one
+@once_submitted
 def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_process_set):
     """The object of the rank `root_rank`, on all ranks; those of the others are not looked at."""
     name = name or "broadcast_object"
@@ -48,7 +35,7 @@ def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_proces
     return obj if is_root and count > 0 else _unpickled(count, data)
 
 
-@_as_one
+@once_submitted
 def allgather_object(obj, name=None, process_set=global_process_set):
     """The objects of all ranks, in a list by rank."""
     name = name or "allgather_object"

@@ -5,6 +5,16 @@ import operator
 from . import _c
 from .errors import refuse
 from .handles import free, interruptibly
+from .lacks import as_one
+
+
+class _Pointer(ctypes.c_void_p):
+    """To a set of the library's. A thread that goes on after Ctrl-C may use it longer than its
+    ProcessSet does."""
+
+    def __del__(self):
+        if self:
+            free(_c.lib.gz_process_set_free, self)
 
 
 class ProcessSet:
@@ -89,7 +99,6 @@ def add_process_set(process_set, duplicate=False):
 
     A second set of the same ranks is a ValueError, as with Horovod, unless `duplicate` is True: it
     is a set of its own then, whose operations do not wait for those of the first one."""
-    global _next_id
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     ranks = process_set.ranks
@@ -100,15 +109,22 @@ def add_process_set(process_set, duplicate=False):
             if ranks == other.ranks:
                 refuse(f"a process set of these ranks has been added already: {other!r}; "
                        "duplicate=True adds another one")
-    pointer = ctypes.c_void_p()
-    interruptibly(_c.lib.gz_process_set_create, _c.array_of(ctypes.c_int, ranks), len(ranks),
-                  ctypes.byref(pointer))
+    return _create(process_set)
+
+
+@as_one
+def _create(process_set):
+    global _next_id
+    pointer = _Pointer()
+    interruptibly(_c.lib.gz_process_set_create, _c.array_of(ctypes.c_int, process_set.ranks),
+                  len(process_set.ranks), ctypes.byref(pointer))
     process_set._pointer, process_set.process_set_id = pointer, _next_id
     _next_id += 1
     _added.add(process_set)
     return process_set
 
 
+@as_one
 def remove_process_set(process_set):
     """Removes a set that was added. Collective over the job, in the same order on all ranks.
     Returns whether there was anything to remove."""
@@ -134,5 +150,4 @@ def forget_all():
 
 def _forget(process_set):
     _added.discard(process_set)
-    pointer, process_set._pointer, process_set.process_set_id = process_set._pointer, None, None
-    free(_c.lib.gz_process_set_free, pointer)
+    process_set._pointer = process_set.process_set_id = None

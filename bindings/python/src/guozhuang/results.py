@@ -6,14 +6,25 @@ from . import _c
 from .handles import free
 
 
+def result_of(operation):
+    """The Result of an InUse that is complete, which is taken once."""
+    if operation.result is None:
+        operation.result = Result()
+    operation.result.take(operation.pointer)
+    return operation.result
+
+
 class Result:
     """The result of an operation that is complete; its memory goes with it."""
 
     _pointer = None
 
-    def __init__(self, handle):
+    def __init__(self):
         self._pointer = ctypes.c_void_p()
-        _c.lib.gz_handle_take(handle, ctypes.byref(self._pointer))
+
+    def take(self, handle):
+        if not self._pointer:
+            _c.lib.gz_handle_take(handle, ctypes.byref(self._pointer))
 
     def __del__(self):
         free(_c.lib.gz_result_free, self._pointer)

@@ -6,6 +6,7 @@ import sys
 from . import _c
 from .errors import Error, refuse
 from .handles import interruptibly, own_objects
+from .lacks import as_one, leave
 from .process_sets import add_process_set, forget_all
 
 
@@ -26,6 +27,11 @@ def init(comm=None, process_sets=None):
     if not is_initialized():
         forget_all()  # sets of a session that was left, say
     _c.lib.gz_init(ctypes.byref(options))
+    _begin(process_sets)
+
+
+@as_one
+def _begin(process_sets):
     own_objects()
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         _numbers[name] = _number(name)
@@ -52,12 +58,6 @@ def shutdown():
         if not is_initialized():
             forget_all()
             _numbers.clear()
-
-
-def leave(reason):
-    """Leaves the job at once, for a rank that cannot go on: what the others need of it fails with
-    the reason. An exception that ends the program does this."""
-    _c.lib.gz_leave(str(reason).encode(errors="backslashreplace"))
 
 
 def is_initialized():

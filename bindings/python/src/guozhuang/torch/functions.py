@@ -2,6 +2,7 @@
 import torch
 
 from ..errors import refuse
+from ..lacks import once_submitted
 from ..objects import broadcast_object
 from ..process_sets import global_process_set
 from . import tensors as adapter
@@ -23,6 +24,7 @@ def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
     _broadcast_all(tensors, "broadcast_parameters", root_rank, process_set)
 
 
+@once_submitted
 def _broadcast_all(tensors, prefix, root_rank, process_set):
     """What is on a device is there for later work on the current stream; the host does not wait."""
     for name, tensor in tensors.items():  # before anything is sent
@@ -67,6 +69,7 @@ def _named_tensors(thing, path=()):
             yield from _named_tensors(value, (*path, index))
 
 
+@once_submitted
 def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=global_process_set):
     """Copies the state of the optimizer of the rank `root_rank`, and its learning rates and other
     options, to all ranks: after a checkpoint was read, say. The other ranks' optimizers need have

@@ -108,6 +108,7 @@ class Gradient:
     def remove_hook(self):
         if self._hook is not None:
             self._hook.handle.remove()
+            self._hook = None
 
 
 class _Hook:

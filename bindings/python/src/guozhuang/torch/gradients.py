@@ -10,6 +10,7 @@ import torch
 
 from ..collectives import Average
 from ..errors import Error, refuse
+from ..lacks import FAILURES, as_one, is_lack, leave_for
 from ..process_sets import global_process_set
 from .agreement import OPS, agree, ask
 from .compression import Compression, name_of
@@ -59,6 +60,7 @@ class Gradients:
         self.is_paused, self.is_synchronized = False, False
         self._ends_with_backward, self._check_values = ends_with_backward, check_values
         self._forget()
+        self._hook_failure = None
         self.set_passes(passes)
         self.add(named_parameters)
         self._label = None if is_copy else next_label(process_set)
@@ -110,7 +112,8 @@ class Gradients:
 
     @property
     def in_flight(self):
-        return any(each.is_sent or each.seen is not None for each in self._gradients)
+        return self._hook_failure is not None or any(
+            each.is_sent or each.seen is not None for each in self._gradients)
 
     def set_passes(self, passes):
         if not isinstance(passes, numbers.Real) or passes < 1 or passes % 1 != 0:
@@ -124,7 +127,7 @@ class Gradients:
     def _start_batch(self):
         self.has_begun = self._is_closed = False  # closed: all of it is sent
         self.batch += 1
-        self._answers = self._failure = None
+        self._answers = self._failure = self._hook_failure = None
         self._first_values = {}  # by the id of the parameter
         for gradient in self._gradients:
             gradient.start_batch(self._passes)
@@ -132,7 +135,16 @@ class Gradients:
     # --- backward ---------------------------------------------------------------------------------
 
     def _count(self, gradient):
-        """The hook of a parameter: backward has added to its gradient."""
+        """The hook of a parameter: backward has added to its gradient. If that cannot be counted or
+        sent, backward ends, and synchronize() must not send what it has left."""
+        try:
+            self._count_and_send(gradient)
+        except FAILURES as failure:
+            if is_lack(failure):
+                self._hook_failure = failure
+            raise
+
+    def _count_and_send(self, gradient):
         gradient.has_run = True
         if self.is_paused:
             self._keep_values()
@@ -204,16 +216,23 @@ class Gradients:
     def synchronize(self):
         """Waits until every parameter's `grad` is its reduced gradient. A parameter without `grad`
         counts as zero. After Ctrl-C while it waits it can be called again."""
+        failure = self._hook_failure
+        if failure is not None:
+            self.discard(f"{type(failure).__name__}: {failure}")
+            raise failure
         self.refuse_new()
         for step in self._steps_to_end:
             self._attempt(step)
         self._raise_failure()
 
-    def finish(self):
-        """To be called after the step, by which ranks are known that do not step."""
+    @as_one
+    def finish(self, loss=None):
+        """To be called after the step, by which ranks are known that do not step. Returns its
+        loss."""
         self.is_synchronized = False
         for reducer in self._reducers:
             reducer.finish()
+        return loss
 
     @property
     def _steps_to_end(self):
@@ -235,6 +254,7 @@ class Gradients:
             try:
                 step()
             except Exception as failure:
+                leave_for(failure, self.label)
                 self._start_batch()
                 self._failure = failure
 
@@ -333,6 +353,7 @@ class Gradients:
         grad = self._compression.decompress(gradient.buffer, gradient.context)
         return grad.to_sparse(1) if gradient.is_sparse else grad
 
+    @as_one
     def discard(self, reason):
         """Gives up this batch on all ranks: their synchronize() raises an error with the reason. If
         it has been sent, on this one alone, which the next batch finds if the others step."""

@@ -8,6 +8,7 @@ import torch
 
 from ..collectives import Average, Collectives, Sum, choose_op
 from ..errors import refuse
+from ..lacks import once_submitted
 from ..process_sets import global_process_set
 from . import tensors as adapter
 from .compression import Compression
@@ -38,6 +39,7 @@ class _Allreduce(torch.autograd.Function):
         return tuple(_reduce(is_group, tensors, name, options))
 
     @staticmethod
+    @once_submitted
     def backward(ctx, *gradients):
         return (None, None, None, *_reduce(ctx.is_group, gradients, None, ctx.options))
 
@@ -48,6 +50,7 @@ def _reduce(is_group, tensors, name, options):
     return [_operations.allreduce(*tensors, name=name, **options)]
 
 
+@once_submitted
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
               prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """Combines the tensors of all ranks: `op` is Average (the default), Sum, Min, Max, Product or
@@ -60,6 +63,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     return compression.decompress(_Allreduce.apply(False, name, options, compressed)[0], context)
 
 
+@once_submitted
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
                       prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """allreduce() of several tensors as one operation: a list of results."""
@@ -88,6 +92,7 @@ class _Allgather(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
+    @once_submitted
     def backward(ctx, *gradients):
         averages = _reduce(ctx.is_group, gradients, None,
                            dict(op=Average, process_set=ctx.process_set))
@@ -99,12 +104,14 @@ class _Allgather(torch.autograd.Function):
         return (None, None, None, *mine)
 
 
+@once_submitted
 def allgather(tensor, name=None, process_set=global_process_set):
     """The tensors of all ranks, one below the other along the first dimension, in which they may
     differ. Differentiable."""
     return _Allgather.apply(False, name, process_set, tensor)[0]
 
 
+@once_submitted
 def grouped_allgather(tensors, name=None, process_set=global_process_set):
     """allgather() of several tensors as one operation: a list of results."""
     return list(_Allgather.apply(True, name, process_set, *tensors))
@@ -118,11 +125,13 @@ class _Broadcast(torch.autograd.Function):
         return _operations.broadcast(tensor, root_rank, name, process_set)
 
     @staticmethod
+    @once_submitted
     def backward(ctx, gradient):
         average = _operations.allreduce(gradient, op=Average, process_set=ctx.process_set)
         return average if ctx.is_root else torch.zeros_like(average), None, None, None
 
 
+@once_submitted
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
     """The tensor of the rank `root_rank`, on all ranks. Differentiable."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
@@ -139,6 +148,7 @@ class _Alltoall(torch.autograd.Function):
         return output, received
 
     @staticmethod
+    @once_submitted
     def backward(ctx, gradient, _):
         back, _ = _operations.alltoall(gradient, ctx.received, process_set=ctx.process_set)
         return back, None, None, None
@@ -151,6 +161,7 @@ def _equal_splits(tensor, process_set):
     return [rows // size] * size if rows % size == 0 else None
 
 
+@once_submitted
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
     """Sends `splits[r]` rows of the first dimension to rank r; without splits equal parts. Returns
     what has come from all ranks, in their order; with splits a pair of that and an int32 tensor of
@@ -170,14 +181,16 @@ class _Reducescatter(torch.autograd.Function):
         return (_operations.reducescatter(*tensors, name, **options),)
 
     @staticmethod
+    @once_submitted
     def backward(ctx, *gradients):
         process_set = ctx.options["process_set"]
         scale = process_set.size() if ctx.options["op"] == Sum else 1
         scale *= ctx.options["prescale_factor"] * ctx.options["postscale_factor"]
-        pending = [allgather_async(gradient, process_set=process_set) for gradient in gradients]
-        return (None, None, None, *(handle.wait() * scale for handle in pending))
+        gathered = _operations.grouped_allgather(gradients, process_set=process_set)
+        return (None, None, None, *(each * scale for each in gathered))
 
 
+@once_submitted
 def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
                   process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
     """Combines the tensors of all ranks, each of which gets its part of the first dimension; the
@@ -189,6 +202,7 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
     return compression.decompress(result, context)
 
 
+@once_submitted
 def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
                           process_set=global_process_set, prescale_factor=1.0,
                           postscale_factor=1.0):
@@ -207,6 +221,7 @@ def scaled(sparse, factor):
                                    sparse.shape).coalesce()
 
 
+@once_submitted
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     """Adds up (op=Sum) or averages (op=Average) sparse tensors, whose indices may differ. An
     average is that of the ranks that have not joined. Returns a function that waits for the result,
@@ -214,18 +229,13 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     if op not in (Sum, Average):
         refuse("sparse_allreduce_async: op must be Sum or Average")
     coalesced = tensor.detach().coalesce()
-
-    def named(part):
-        return None if name is None else f"{name}.{part}"
-
-    indices = allgather_async(coalesced.indices().t(), named("indices"), process_set)
-    values = allgather_async(coalesced.values(), named("values"), process_set)
-    ranks = allreduce_async(torch.ones(1), op=Sum, name=named("ranks"), process_set=process_set)
+    parts = [coalesced.indices().t(), coalesced.values(), torch.ones(1, dtype=torch.uint8)]
+    handle = grouped_allgather_async(parts, name, process_set)
 
     @functools.lru_cache(maxsize=None)
     def result():
-        total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), tensor.shape).coalesce()
-        contributions = ranks.wait().item()
-        return scaled(total, 1 / contributions) if op == Average else total
+        indices, values, ranks = handle.wait()
+        total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+        return scaled(total, 1 / len(ranks)) if op == Average else total
 
     return result

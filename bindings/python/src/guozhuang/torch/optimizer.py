@@ -9,6 +9,7 @@ import torch
 from .. import features, session
 from ..collectives import Adasum, Average, choose_op
 from ..errors import refuse, refuse_unless_positive
+from ..lacks import as_one, once_submitted
 from ..process_sets import global_process_set, pointer_of
 from .agreement import OPS, agree, ask
 from .compression import Compression, name_of
@@ -52,19 +53,21 @@ class _Distributed(_Wrapper):
                               "reduced again")
             else:
                 self.synchronize()
-        loss = super().step()
-        self._gradients.finish()
-        return loss
+        return self._gradients.finish(super().step())
 
     def _reduced(self, closure):
         def evaluate():
             with torch.enable_grad():
                 loss = closure()
-            self.synchronize()
-            self._gradients.finish()
-            return _mean(loss, f"{self._gradients.label}: loss", self._process_set)
+            return self._reduce_with(loss)
 
         return evaluate
+
+    @as_one
+    def _reduce_with(self, loss):
+        self.synchronize()
+        self._gradients.finish()
+        return _mean(loss, f"{self._gradients.label}: loss", self._process_set)
 
     def synchronize(self):
         """Waits for the reduced gradients, to clip them, say; step() then goes into a
@@ -107,6 +110,7 @@ class _Distributed(_Wrapper):
 class _DistributedAdasum(_Wrapper):
     """Adasum adds up the steps that the ranks have made, each with its own gradients."""
 
+    @once_submitted
     def step(self, closure=None):
         self._refuse_replaced()
         trained = [pair for pair in _with_names(self, self._named) if pair[1].requires_grad]
@@ -173,12 +177,12 @@ def _mean(loss, name, process_set):
 
 def _subclass(optimizer, behaviour, **attributes):
     """The optimizer as an instance of a subclass of its class, in place of the last one."""
-    last = _wrappers.get(optimizer, lambda: None)()
-    if isinstance(last, _Distributed):
-        last._gradients.remove_hooks()
     wrapper = object.__new__(type(type(optimizer).__name__, (behaviour, type(optimizer)), {}))
     shared = {key: value for key, value in vars(optimizer).items() if key != "step"}
     vars(wrapper).update(shared, _inner=optimizer, **attributes)
+    last = _wrappers.get(optimizer, lambda: None)()
+    if isinstance(last, _Distributed):
+        last._gradients.remove_hooks()
     _wrappers[optimizer] = weakref.ref(wrapper)
     return wrapper
 
@@ -263,18 +267,23 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         refuse("gradient_predivide_factor is for op=Average")
     refuse_unless_positive("gradient_predivide_factor", gradient_predivide_factor)
     pointer_of(process_set), name_of(compression)  # refuse what is none
-    named = _check_names(optimizer, named_parameters)
-    if not process_set.included():
-        return _subclass(optimizer, _Outside)
-    if op == Adasum and process_set.size() > 1:
-        _warn_of_adasum()
-        return _subclass(optimizer, _DistributedAdasum, _compression=compression, _named=named,
-                         _process_set=process_set, _label=next_label(process_set))
-    groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
-    gradients = Gradients(
-        _with_names(optimizer, named), op=op, prescale=1 / gradient_predivide_factor,
-        postscale=gradient_predivide_factor, compression=compression, groups=groups,
-        bundle_bytes=bundle_bytes, sparse_as_dense=sparse_as_dense,
-        passes=backward_passes_per_step, process_set=process_set, check_values=check_values)
-    return _subclass(optimizer, _Distributed, _gradients=gradients, _named=named,
-                     _process_set=process_set, _synchronizes=True)
+    number = process_set.optimizers
+    try:
+        named = _check_names(optimizer, named_parameters)
+        if not process_set.included():
+            return _subclass(optimizer, _Outside)
+        if op == Adasum and process_set.size() > 1:
+            _warn_of_adasum()
+            return _subclass(optimizer, _DistributedAdasum, _compression=compression, _named=named,
+                             _process_set=process_set, _label=next_label(process_set))
+        groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
+        gradients = Gradients(
+            _with_names(optimizer, named), op=op, prescale=1 / gradient_predivide_factor,
+            postscale=gradient_predivide_factor, compression=compression, groups=groups,
+            bundle_bytes=bundle_bytes, sparse_as_dense=sparse_as_dense,
+            passes=backward_passes_per_step, process_set=process_set, check_values=check_values)
+        return _subclass(optimizer, _Distributed, _gradients=gradients, _named=named,
+                         _process_set=process_set, _synchronizes=True)
+    except BaseException:
+        process_set.optimizers = number  # what is not made takes none
+        raise

@@ -5,6 +5,7 @@ import math
 import torch
 
 from ..errors import refuse, refuse_unless_positive
+from ..lacks import once_submitted
 from ..process_sets import global_process_set, pointer_of
 from .functions import broadcast_parameters
 from .gradients import Gradients
@@ -26,6 +27,7 @@ class DistributedDataParallel(torch.nn.Module):
     module, and needs use_reentrant=False, else each of its blocks is reduced by itself.
     """
 
+    @once_submitted
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True,
                  process_set=global_process_set, bucket_cap_mb=25, find_unused_parameters=False,
                  gradient_as_bucket_view=False, static_graph=False, process_group=None,

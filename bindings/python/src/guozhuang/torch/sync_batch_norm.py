@@ -5,6 +5,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..collectives import Sum
 from ..errors import refuse
+from ..lacks import once_submitted
 from ..process_sets import global_process_set
 from .operations import allreduce
 
@@ -46,6 +47,7 @@ class SyncBatchNorm(_BatchNorm):
             return self._across_ranks(input.float()).to(input.dtype)
         return self._across_ranks(input)
 
+    @once_submitted
     def _across_ranks(self, input):
         across = [0, *range(2, input.dim())]  # all but the channels
         shape = [1, -1, *[1] * (input.dim() - 2)]
