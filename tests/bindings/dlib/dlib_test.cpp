@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <sstream>
 #include <vector>
 
@@ -255,6 +256,25 @@ TEST_CASE("nets that start from different values are told so") {
               const auto error = error_of_training(trainer, session);
               expect_in(report, "'layer 0'", error);
               expect_in(report, "values (broadcast_parameters makes them the same; ", error);
+          }) == "");
+}
+
+TEST_CASE("nets that start from different values may, if their solver does not check them") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              auto net = net_of(session.rank() + 1);
+              const auto before = values_of(net);
+              const Solver solver(net, Sgd(0, 0), {.check_values = false});
+              ::dlib::dnn_trainer<Net, Solver> trainer(net, solver);
+              trainer.set_learning_rate(0.5);
+              train(trainer, 1, session.rank(), session.size());
+              auto step = values_of(net);
+              std::ranges::transform(step, before, step.begin(), std::minus());
+              const auto largest = *std::ranges::max_element(step);
+              report.expect(largest > 1e-3, text_of("a step of at most ", largest));
+              auto mean = step;
+              allreduce(mean, {.op = ReduceOp::average});
+              const auto off = distance(step, mean);
+              report.expect(off < 1e-5, text_of("the same step on all ranks, but for ", off));
           }) == "");
 }
 

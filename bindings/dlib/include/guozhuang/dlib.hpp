@@ -165,7 +165,8 @@ private:
 ///
 /// Each rank's trainer shrinks its learning rate by the losses that it sees itself. All step with
 /// the mean of their rates: learning_rate(). A rank that cannot go on with a batch calls discard(),
-/// else every rank steps. An error ends the trainer's thread, and is thrown by
+/// else every rank steps. The first step compares the parameters over the ranks, unless
+/// OptimizerOptions::check_values is false. An error ends the trainer's thread, and is thrown by
 /// one of the trainer's next calls.
 template <class Solver>
 class DistributedSolver {
