@@ -1,6 +1,7 @@
 #include "border.hpp"
 
 #include <guozhuang/types.hpp>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <unistd.h>
@@ -45,6 +46,15 @@ struct LastError {
     }
 };
 
+/// Memory for one, which a thread has from its start: there may be none left for its first error.
+union Room {
+    constexpr Room() : nothing() {}
+    ~Room() {}  // NOLINT(modernize-use-equals-default): of the error EndOfThread disposes
+    char nothing;
+    LastError error;
+};
+constinit thread_local Room room;
+
 /// That of the calling thread; null before its first call.
 thread_local LastError* own_error = nullptr;
 
@@ -52,13 +62,13 @@ thread_local LastError* own_error = nullptr;
 /// after this, may call the library.
 struct EndOfThread {
     ~EndOfThread() {
-        if (gettid() != getpid()) delete std::exchange(own_error, nullptr);
+        if (gettid() != getpid()) std::destroy_at(std::exchange(own_error, nullptr));
     }
 };
 
 LastError& last_error() {
     thread_local const EndOfThread end;
-    if (own_error == nullptr) own_error = new LastError;
+    if (own_error == nullptr) own_error = std::construct_at(&room.error);
     return *own_error;
 }
 

@@ -125,11 +125,13 @@ GzStatus gz_average_metrics(const char* const* keys, double* values, size_t coun
         const auto names = list_of(keys, count, "the keys");
         const auto numbers = list_of(values, count, "the values");
         std::map<std::string, double> metrics;
+        std::vector<std::string> keys_of_numbers;  // nothing is allocated after the operation
         for (std::size_t i = 0; i < count; ++i)
-            if (!metrics.emplace(required_text(names[i]), numbers[i]).second)
-                refuse("the key '" + required_text(names[i]) + "' is given twice");
+            if (!metrics.emplace(keys_of_numbers.emplace_back(required_text(names[i])), numbers[i])
+                     .second)
+                refuse("the key '" + keys_of_numbers[i] + "' is given twice");
         metrics = gz::average_metrics(metrics, set_of(set));
-        for (std::size_t i = 0; i < count; ++i) numbers[i] = metrics.at(required_text(names[i]));
+        for (std::size_t i = 0; i < count; ++i) numbers[i] = metrics.at(keys_of_numbers[i]);
     });
 }
 
@@ -143,9 +145,9 @@ GzStatus gz_steps_per_epoch(size_t samples, size_t batch, const GzProcessSet* se
 GzStatus gz_broadcast_bytes(const void* bytes, size_t count, int root, const GzProcessSet* set,
                             GzBytes** result) {
     return create(result, [&] {
-        auto text = bytes_of(bytes, count);
-        gz::broadcast_bytes(text, root, set_of(set));
-        return new GzBytes{{std::move(text)}};
+        auto object = std::make_unique<GzBytes>();
+        gz::broadcast_bytes(object->texts.emplace_back(bytes_of(bytes, count)), root, set_of(set));
+        return object.release();
     });
 }
 GzStatus gz_all_gather_bytes(const void* bytes, size_t count, const GzProcessSet* set,
