@@ -30,6 +30,13 @@ public:
         check.part_ = fmt::format("{}: ", part);
         return check;
     }
+    /// For a tensor of a group, by its name or else its number.
+    Check of_tensor(std::span<const std::string> names, std::size_t number) const {
+        auto check = *this;
+        check.tensor_names_ = names;
+        check.tensor_ = number;
+        return check;
+    }
     template <class... Args>
     void that(bool fine, fmt::format_string<Args...> problem, Args&&... args) const {
         if (!fine)
@@ -38,15 +45,23 @@ public:
     [[noreturn]] void fail(ErrorCode code, const std::string& problem) const {
         throw Error(code,
                     fmt::format("{}{}: {}{}", operation_,
-                                name_.empty() ? "" : " " + base::quote(name_), part_, problem),
-                    {.tensor = std::string(name_),
+                                name_.empty() ? "" : " " + base::quote(name_), part(), problem),
+                    {.tensor = tensor_names_.empty() ? std::string(name_) : tensor_names_[*tensor_],
                      .operation = std::string(operation_),
                      .ranks = rank_ ? std::vector{*rank_} : std::vector<int>{}});
     }
 
 private:
+    std::string part() const {
+        if (!tensor_) return part_;
+        return tensor_names_.empty() ? fmt::format("[{}]: ", *tensor_)
+                                     : base::quote(tensor_names_[*tensor_]) + ": ";
+    }
+
     std::string_view operation_, name_;
     std::string part_;
+    std::span<const std::string> tensor_names_;
+    std::optional<std::size_t> tensor_;  ///< of a group
     std::optional<int> rank_;
 };
 

@@ -33,6 +33,11 @@ api::OperationSpec spec_of(const std::shared_ptr<SetRuntime>& set, const PlanOpt
                             .group = true}};
 }
 
+/// Names a plan in its errors, also one that has no name yet.
+std::string label_of(const PlanOptions& options) {
+    return options.name.empty() ? options.kind : "plan " + base::quote(options.name);
+}
+
 }  // namespace
 
 struct Plan::State {
@@ -88,30 +93,29 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     std::deque<std::string> bundle_names;  // the specs refer to them
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
-            throw Error(
-                ErrorCode::invalid_argument,
-                fmt::format("Plan {}: bundle {} has no tensors", base::quote(options.name), i));
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("{}: bundle {} has no tensors", label_of(options), i));
         auto& spec = specs.emplace_back(spec_of(state_->set, options));
         spec.name = bundle_names.emplace_back(
             fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i));
         std::vector<TensorView> tensors;
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
-                throw Error(ErrorCode::invalid_argument,
-                            fmt::format("Plan {}: a tensor of bundle {} has no name",
-                                        base::quote(options.name), i));
+                throw Error(
+                    ErrorCode::invalid_argument,
+                    fmt::format("{}: a tensor of bundle {} has no name", label_of(options), i));
             if (!names.insert(name).second)
                 throw Error(ErrorCode::invalid_argument,
-                            fmt::format("Plan {}: two tensors are called {}",
-                                        base::quote(options.name), base::quote(name)),
+                            fmt::format("{}: two tensors are called {}", label_of(options),
+                                        base::quote(name)),
                             {.tensor = name, .operation = "plan"});
-            api::check_tensor(tensor, "plan " + base::quote(options.name), name);
+            api::check_tensor(tensor, label_of(options), name);
             spec.tensor_names.push_back(std::move(name));
             tensors.push_back(std::move(tensor));
         }
         spec.tensors = engine::SharedTensors(tensors);
     }
-    api::move_once(specs, "plan", options.name);
+    api::move_once(specs, options.name.empty() ? options.kind : "plan", options.name);
     for (auto& spec : specs)
         state_->bundles.push_back({.request = api::prepare(std::move(spec)), .handle = {}});
     // The name, which counts plans, is taken last: a plan that failed does not count.

@@ -195,11 +195,13 @@ void check_bare(const BareOperation& bare, const Check& check) {
     check.that(description.operation != OperationKind::broadcast ||
                    bare.set.group_ranks().group_rank_of(description.root),
                "root {} is not in {}", description.root, bare.set.group_ranks().name());
-    for (const auto& tensor : bare.tensors) {
-        check_tensor(tensor, check);
-        check_reduction(description, tensor.dtype, check);
-        check.that(!protocol::has_rows(description.operation) || !tensor.shape.empty(),
-                   "a 0-dimensional tensor has no rows; give it a dimension");
+    for (std::size_t i = 0; i < bare.tensors.size(); ++i) {
+        const auto& tensor = bare.tensors[i];
+        const auto own = description.group ? check.of_tensor(bare.tensor_names, i) : check;
+        check_tensor(tensor, own);
+        check_reduction(description, tensor.dtype, own);
+        own.that(!protocol::has_rows(description.operation) || !tensor.shape.empty(),
+                 "a 0-dimensional tensor has no rows; give it a dimension");
     }
 }
 
@@ -215,14 +217,15 @@ std::shared_ptr<device::Driver> use_device(SetRuntime& set, Device device, const
 /// Returns the driver of the tensors' device; null for the plain host.
 std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const Check& check) {
     if (spec.tensors.empty()) return nullptr;
-    auto driver = use_device(*spec.set, spec.tensors.front().device, check);
+    const auto check_of = [&](std::size_t i) {
+        return spec.description.group ? check.of_tensor(spec.tensor_names, i) : check;
+    };
+    auto driver = use_device(*spec.set, spec.tensors.front().device, check_of(0));
     const auto check_place = [&](const TensorView& tensor, const Check& check_it) {
         const auto problem = spec.set->misplacement_of(tensor);
         check_it.that(problem.empty(), "{}", problem);
     };
-    for (std::size_t i = 0; i < spec.tensors.size(); ++i)
-        check_place(spec.tensors[i],
-                    spec.tensor_names.empty() ? check : check.of(label_of(spec, i)));
+    for (std::size_t i = 0; i < spec.tensors.size(); ++i) check_place(spec.tensors[i], check_of(i));
     for (std::size_t i = 0; i < spec.outputs.size(); ++i)
         check_place(spec.outputs[i], check.of(name_of_output(spec, i)));
     return driver;
@@ -300,7 +303,8 @@ engine::Request prepare(OperationSpec&& spec) {
     const auto operation = spec.description.operation;
     const auto name = spec.name;
     const Check check(protocol::name_of(operation), name, spec.set->transport().rank());
-    check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first},
+    check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first,
+                spec.tensor_names},
                check);
     check_one_device(spec, check);
     set_splits(spec, check);

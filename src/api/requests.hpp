@@ -34,7 +34,7 @@ struct OperationSpec {
     std::chrono::microseconds wait_first = {};
 };
 
-/// What of a spec can be checked by itself: all but tensor names, outputs, splits and the device.
+/// What of a spec can be checked by itself: all but outputs, splits and the device.
 struct BareOperation {
     SetRuntime& set;
     const protocol::Description& description;
@@ -42,6 +42,7 @@ struct BareOperation {
     std::span<const TensorView> tensors;
     std::chrono::milliseconds timeout;
     std::chrono::microseconds wait_first;
+    std::span<const std::string> tensor_names = {};
 };
 /// Throws Error(invalid_argument).
 void check(const BareOperation& operation);

@@ -227,7 +227,11 @@ TEST_CASE("misuse of an optimizer is an error at once") {
               .find("plan '#1 plan': names that begin with # are those of") == 0);
     auto strided = good;
     strided.gradient.strides = {2};
-    CHECK(construct({strided}).find("'w': the tensor is not contiguous") != std::string::npos);
+    CHECK(construct({strided}).find("optimizer 'w': the tensor is not contiguous") == 0);
+    CHECK(construct({strided}, {.name = "sgd"}).find("plan 'sgd' 'w': the tensor is not") == 0);
+    std::vector<std::int32_t> numbers(2);
+    CHECK(construct({good, {"n", numbers, numbers}}, {.gradient_scale = 0.5})
+              .find("allreduce 'optimizer/bundle 0': 'n': scales must be 1 on i32") == 0);
 
     const auto mark = [&](const std::vector<std::string>& names) {
         return refusal([&](Session&) {
