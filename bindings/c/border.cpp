@@ -46,19 +46,13 @@ struct LastError {
     }
 };
 
-/// Memory for one, which a thread has from its start: there may be none left for its first error.
-union Room {
-    constexpr Room() : nothing() {}
-    ~Room() {}  // NOLINT(modernize-use-equals-default): of the error EndOfThread disposes
-    char nothing;
-    LastError error;
-};
-constinit thread_local Room room;
+/// Memory for one: a thread's first error may be that there is none.
+alignas(LastError) constinit thread_local std::byte room[sizeof(LastError)] = {};
 
 /// That of the calling thread; null before its first call.
 thread_local LastError* own_error = nullptr;
 
-/// Deletes it at the thread's end. That of the main thread stays: atexit() handlers, which come
+/// Destroys it at the thread's end. That of the main thread stays: atexit() handlers, which come
 /// after this, may call the library.
 struct EndOfThread {
     ~EndOfThread() {
@@ -68,7 +62,7 @@ struct EndOfThread {
 
 LastError& last_error() {
     thread_local const EndOfThread end;
-    if (own_error == nullptr) own_error = std::construct_at(&room.error);
+    if (own_error == nullptr) own_error = ::new (room) LastError;
     return *own_error;
 }
 

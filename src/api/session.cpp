@@ -242,6 +242,7 @@ void Session::leave(std::string_view reason) noexcept {
     if (const auto runtime = give_up()) {
         runtime->quit(reason);
         note_failure(*runtime);
+        runtime->stop();  // further sessions of the process may hold it
     }
 }
 

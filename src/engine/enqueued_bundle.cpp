@@ -59,8 +59,9 @@ void EnqueuedBundle::make_contributions(const std::shared_ptr<device::Driver>& d
     }
 }
 
-/// There is room for it, so the caller, which must not free memory of a device, does not do so; but
-/// if the bundle has ended, the device has failed, and freeing does not wait.
+/// The constructor has reserved room for it, so this cannot throw for lack of memory and have the
+/// caller free memory of the device. If the bundle has ended, the device has failed, and freeing
+/// does not wait.
 void EnqueuedBundle::keep(std::shared_ptr<void> owner) {
     const base::Lock lock(mutex_);
     if (!keep_alive_) throw Error(ErrorCode::unavailable, "the device has failed");

@@ -42,8 +42,10 @@ void LifeCycle::advance_to(State state) noexcept {
 
 void LifeCycle::shut_down(const Shutdown& shutdown) {
     const base::Lock lock(mutex_);
-    if (!shutdown_) shutdown_ = shutdown;
-    shutdown_->at_once |= shutdown.at_once;
+    if (!shutdown_ || (shutdown.at_once && !shutdown_->at_once)) {
+        shutdown_ = shutdown;
+        announced_ = false;  // quitting is announced although an ordinary shutdown has been
+    }
     is_open_ = false;
     advance_to(State::shutting_down);
 }

@@ -101,8 +101,7 @@ struct GradientReducer::State {
     ValueCheck value_check{false};
     bool has_agreed = false;     ///< the plan holds the current agreements
     std::uint64_t left_out = 0;  ///< batches that were reduced, but not stepped with
-    bool hooks_used = false;
-    bool warned = false;
+    bool hooks_used = false, warned = false;
     SharingAdvice sharing_advice;
     int paused = 0;
 };
@@ -395,7 +394,11 @@ void GradientReducer::State::close_batch() {
         batch.state = Batch::State::closing;
         complete_all();
     } catch (const std::exception& error) {
-        discard(error.what());  // or the job is over, which is the error then
+        try {
+            discard(error.what());
+        } catch (...) {  // the first error is thrown, but for one after which one could try again
+            if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) throw;
+        }
         throw;
     }
     batch.state = Batch::State::closed;

@@ -36,6 +36,17 @@ class Alone(unittest.TestCase):
         self.assertNotIn("mpi4py", sys.modules)  # which would initialise MPI
         self.assertFalse(gz.is_initialized())
 
+    def test_a_session_that_was_left_has_no_threads(self):
+        child = os.fork()
+        if child == 0:
+            threads = []
+            for _ in range(3):
+                gz.init()
+                gz.leave("another begins")
+                threads.append(len(os.listdir("/proc/self/task")))
+            os._exit(len(set(threads)) != 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
     def test_what_is_built_is_known_before_init(self):
         """The version of NCCL, too, by a library that stands for it."""
         self.assertFalse(gz.is_initialized())

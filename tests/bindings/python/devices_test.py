@@ -32,6 +32,13 @@ class Devices(ranks.RanksTest):
             hvd.allreduce_(tensor, op=hvd.Sum)
             self.assertTrue(torch.equal(tensor, torch.full_like(tensor, self.size * value)))
 
+    def test_all_parts_of_a_sparse_tensor_are_on_its_device(self):
+        tensor = torch.eye(3).to_sparse(1)
+        with mock.patch.object(torch, "ones", side_effect=torch.ones) as ones:
+            total = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Sum)()
+        self.assertEqual([call.kwargs["device"] for call in ones.mock_calls], [tensor.device])
+        self.assertTrue(torch.equal(total.to_dense(), self.size * torch.eye(3)))
+
     def test_operations(self):
         given = torch.full((3,), self.rank + 1.0)
         self.assertEqual(hvd.allreduce(given, op=hvd.Sum).tolist(),

@@ -259,7 +259,8 @@ class Collectives:
             if output is None:
                 made = make(operation)
                 return made[0] if function is _REDUCE_SCATTER else made
-            if factor is not None:
+            if factor is not None and operation.result is None:
+                operation.result = output  # it is scaled once, though this may be called again
                 self._arrays.put_back(output, self._arrays.scaled(output, factor))
             return output
 

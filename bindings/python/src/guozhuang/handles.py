@@ -133,8 +133,8 @@ def submit(function, *arguments, owners, finish):
 
 
 def sweep():
-    """Lets go of what dropped handles have left, up to one whose operation is in flight, which
-    comes last next time. So sweeps look at each dropped handle once, and at one more each."""
+    """Frees completed operations of dropped handles. Stops at the first one that is still in flight
+    and moves it to the end, so a call takes at most one look in vain."""
     for _ in range(len(_dropped)):
         try:
             operation = _dropped.popleft()

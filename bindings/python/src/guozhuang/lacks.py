@@ -6,7 +6,7 @@ import threading
 from . import _c
 from .errors import Error
 
-FAILURES = (MemoryError, RuntimeError)  # the lack of memory of Python, and of PyTorch; of threads
+FAILURES = (MemoryError, RuntimeError)  # PyTorch's lack of memory is a RuntimeError
 
 
 class _Thread(threading.local):
@@ -27,31 +27,36 @@ def leave(reason):
 
 
 def is_lack(failure):
-    """Other errors of the library's are known to all ranks, or found before anything is sent."""
-    return (isinstance(failure, FAILURES) and
-            (not isinstance(failure, Error) or failure.code == "out_of_memory"))
+    """Whether memory or a thread is lacking. Other errors are those of the program, which may find
+    them on all ranks."""
+    if isinstance(failure, Error):
+        return failure.code == "out_of_memory"
+    return isinstance(failure, MemoryError) or (
+        isinstance(failure, RuntimeError) and
+        any(lack in str(failure) for lack in ("memory", "can't start new thread")))
 
 
 def leave_for(failure, where):
-    """Leaves the job if that is a lack."""
-    if is_lack(failure) and _c.lib.gz_is_initialized():
+    """Leaves the job if that is a lack, and others may wait for this rank."""
+    if is_lack(failure) and _c.lib.gz_is_initialized() and _c.get(_c.lib.gz_size) > 1:
         leave(f"{where}: {str(failure) or 'not enough memory'}")
 
 
 def as_one(function):
-    """For what goes on with something that all ranks have begun."""
+    """Decorates a function that goes on with something that all ranks have begun."""
     @functools.wraps(function)
     def call(*args, **kwargs):
         try:
             return function(*args, **kwargs)
         except FAILURES as failure:
-            leave_for(failure, function.__qualname__)
+            leave_for(failure, function.__name__)
             raise
     return call
 
 
 def once_submitted(function):
-    """For what begins with an operation: until that is submitted, the call can be made again."""
+    """Decorates a function that begins with an operation: until that is submitted, the call can be
+    made again."""
     @functools.wraps(function)
     def call(*args, **kwargs):
         before = _thread.submitted
@@ -59,6 +64,6 @@ def once_submitted(function):
             return function(*args, **kwargs)
         except FAILURES as failure:
             if _thread.submitted != before:
-                leave_for(failure, function.__qualname__)
+                leave_for(failure, function.__name__)
             raise
     return call

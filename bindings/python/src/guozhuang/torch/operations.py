@@ -229,7 +229,8 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     if op not in (Sum, Average):
         refuse("sparse_allreduce_async: op must be Sum or Average")
     coalesced = tensor.detach().coalesce()
-    parts = [coalesced.indices().t(), coalesced.values(), torch.ones(1, dtype=torch.uint8)]
+    ones = torch.ones(1, dtype=torch.uint8, device=tensor.device)  # a group is on one device
+    parts = [coalesced.indices().t(), coalesced.values(), ones]
     handle = grouped_allgather_async(parts, name, process_set)
 
     @functools.lru_cache(maxsize=None)
