@@ -34,7 +34,7 @@ struct OperationSpec {
     std::chrono::microseconds wait_first = {};
 };
 
-/// What of a spec can be checked by itself: all but outputs, splits and the device.
+/// A spec without its outputs, splits and device, which are checked apart.
 struct BareOperation {
     SetRuntime& set;
     const protocol::Description& description;

@@ -47,7 +47,7 @@ private:
     std::exception_ptr refusal_;
     std::atomic<bool> is_refused_{false};
     base::Mutex mutex_;
-    /// What the requests keep alive, and what this rank contributes if it has joined. Where an
+    /// Owners of memory that the requests and a joined rank's contributions use. Where an
     /// operation fails before the stream is done, its handles let go of that, and the stream may
     /// still use it. Null when the bundle has ended.
     std::shared_ptr<Owners> keep_alive_ GUOZHUANG_GUARDED_BY(mutex_) = std::make_shared<Owners>();

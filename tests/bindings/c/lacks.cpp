@@ -19,7 +19,7 @@ using guozhuang::test::Scarcity;
 constexpr int ranks = 2, never = 1 << 30;
 constexpr const char* long_name = "a text that no string keeps in itself";
 
-/// What one rank does, and how it ended.
+/// The work of one rank, and how it ended.
 struct Rank {
     int allocations = never;
     bool struck = false;
@@ -90,7 +90,8 @@ int body(void* context) {
     return 0;
 }
 
-/// What is wrong with a lack of memory at some allocation of the last rank.
+/// Whether the job goes on, or its error speaks of memory, whichever allocation of the last rank
+/// fails.
 template <bool (*call)(Rank&, int)>
 bool survives(const char* name) {
     for (int allocation = 0;; ++allocation) {

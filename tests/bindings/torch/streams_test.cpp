@@ -1,5 +1,5 @@
-// Which stream the reducer takes. There is no GPU: a stream that is current on a device without
-// gradients is refused by whoever asks for it.
+// The reducer takes the current stream. There is no GPU: a stream that is current on a device
+// without gradients is refused by whoever asks for it.
 #include "bindings/torch/models.hpp"
 
 using namespace models;
