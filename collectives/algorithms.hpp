@@ -24,7 +24,8 @@ enum class OrderClass : std::uint8_t {
 enum class Segments : std::uint8_t {
     none,
     longest,  ///< as long as the policy allows: two of a chunk are in flight
-    shared    ///< shorter on more ranks: one for each rank of a chunk is in flight
+    shared,   ///< shorter on more ranks: one for each rank of a chunk is in flight
+    staged    ///< shorter: those of a chunk, together, are half of the longest
 };
 
 struct AlgorithmRow {
@@ -53,8 +54,7 @@ inline constexpr AlgorithmRow algorithms[] = {
      .name = "parameter_server",
      .segments = Segments::shared,
      .by_name = true},
-    {.algorithm = Algorithm::symmetric, .name = "symmetric"},
-    {.algorithm = Algorithm::staged, .name = "staged", .segments = Segments::shared},
+    {.algorithm = Algorithm::staged, .name = "staged", .segments = Segments::staged},
     {.algorithm = Algorithm::hierarchical,
      .name = "hierarchical",
      .order = OrderClass::hierarchy,

@@ -13,7 +13,6 @@
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
 #include "collectives/staged/staged_allreduce.hpp"
-#include "collectives/staged/symmetric_allreduce.hpp"
 
 /// Every allreduce algorithm of the table, and how one of them is run.
 namespace guozhuang {

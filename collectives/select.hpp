@@ -40,7 +40,7 @@ constexpr Algorithm algorithm_of(const Question& question) noexcept {
     const bool small = question.bundle_bytes <= policy.small_bytes;
     if (policy.forced == Algorithm::direct && policy.staging) return Algorithm::staged;
     if (policy.forced != Algorithm::automatic) return policy.forced;
-    if (policy.staging) return small ? Algorithm::symmetric : Algorithm::staged;
+    if (policy.staging) return Algorithm::staged;
     switch (order_class_of(question.tensor_bytes, policy)) {
         case OrderClass::ring: return Algorithm::ring;
         case OrderClass::hierarchy: return Algorithm::hierarchical;
@@ -56,6 +56,11 @@ constexpr std::size_t direct_segment_bytes(int ranks, std::size_t segment_bytes)
     return std::min(segment_bytes, std::max<std::size_t>(shorter, 8 * 1024));
 }
 
+/// Two chunks of all blocks are in a cache at a time.
+constexpr std::size_t staged_segment_bytes(int ranks, std::size_t segment_bytes) noexcept {
+    return std::max<std::size_t>(segment_bytes / 2 / static_cast<std::size_t>(ranks), 1024);
+}
+
 constexpr Answer choose(const Question& question) noexcept {
     const auto segment = question.policy.segment_bytes;
     const auto algorithm = algorithm_of(question);
@@ -63,6 +68,7 @@ constexpr Answer choose(const Question& question) noexcept {
         case Segments::none: break;
         case Segments::longest: return {algorithm, segment};
         case Segments::shared: return {algorithm, direct_segment_bytes(question.ranks, segment)};
+        case Segments::staged: return {algorithm, staged_segment_bytes(question.ranks, segment)};
     }
     return {algorithm, 0};
 }

@@ -19,8 +19,8 @@ namespace guozhuang {
 /// their scratch; `scratch` gives so many bytes, until the next call. `wire` is a Wire of all
 /// ranks, `ring` one in which the ranks of a host are neighbours.
 ///
-/// Where all ranks stage for each other, `stage(args, move)` calls move(group, args) with their
-/// PeerMemory, and with segments of the length that it finds to be best. Where there are several
+/// Where all ranks stage for each other, `stage(args, move)` returns move(group, args) with their
+/// PeerMemory: false if the operation was offered and has not taken place. Where there are several
 /// hosts with as many ranks each, `stage_on_host(args, move)` does so for the ranks of this host,
 /// `across` is a Wire of the ranks that have this one's number on each host, and `within` the
 /// arithmetic of sums that are not yet complete.

@@ -16,38 +16,53 @@ struct RegionRef {
     std::uint64_t bytes = 0;
 };
 
+/// A few bytes that reach the others together with the word that says that a round is published.
+inline constexpr std::size_t note_bytes = 48;
+
 /// How an algorithm reaches the other ranks of its group through memory that all have mapped. Ranks
 /// are group ranks, 0 .. size()-1.
 ///
-/// Every rank has a *stage*, of the same size on all ranks and aligned to scratch_alignment. All
-/// ranks may read it; only its own rank writes it. Work goes in *rounds*: `publish` ends this
-/// rank's round, in which it has written `bytes` to its stage. `await` returns once every rank has
-/// ended as many rounds as this one, which then sees all that was written in them. So while a rank
-/// is in round r, others may still read what was written in round r-1, but nothing older. Rounds
-/// are counted on from one operation to the next.
+/// Work goes in *rounds*, which are counted on from one operation to the next. For each round every
+/// rank has a *room*, of the same size on all ranks and aligned to scratch_alignment, and a *note*
+/// of note_bytes. In round r a rank writes its own room and note of r, and ends that with
+/// publish(): then it is in round r+1. await(r) returns once all ranks have published round r; from
+/// then on this rank may read what they have written. A round may have *answers*: after await(r) a
+/// rank may write to the others' rooms of r, too, each to parts that are nobody else's, and says
+/// with answer(r) that it has. await_answers(r) returns once all ranks have. So may memory of
+/// other kinds be written that all ranks have mapped.
 ///
-/// Other memory may be mapped by all ranks, too. `locate` names this rank's memory for the others:
-/// all of it or the largest part that they can reach. `at` gives the memory that a rank has named
-/// (empty: this rank cannot reach it). Rounds order what is written there as they do on the stages.
+/// A room is used again three rounds later. Before a rank publishes round r+2 it has awaited round
+/// r, and its answers if it has any; and before round r+3, it has done so with round r+1.
 ///
-/// `put` copies to this rank's stage, in the way that lets the others read it fastest.
+/// The first round of an operation may be an offer, which the ranks have not agreed on: its await
+/// returns false, on all of them, if some rank did not offer the same. Then nothing has happened,
+/// and the algorithm returns at once.
+///
+/// `locate` names this rank's memory for the others: all of it or the largest part that they can
+/// reach. `at` gives the memory that a rank has named (empty: this rank cannot reach it).
+///
+/// `put` copies to a room, in the way that lets the others read it fastest.
 ///
 /// Call `yield_to_others` every MiB or so inside a long copy loop: it lets control messages and
-/// other process sets make progress. `publish`, `await` and `yield_to_others` may throw
+/// other process sets make progress. What publishes or waits, and `yield_to_others`, may throw
 /// guozhuang::Error (the job was aborted); algorithms do not catch it.
 template <class P>
 concept PeerMemory =
-    requires(P& group, int peer, std::size_t bytes, std::span<const std::byte> memory,
-             std::span<std::byte> room, const RegionRef& ref) {
+    requires(P& group, int peer, std::uint64_t round, std::size_t bytes,
+             std::span<const std::byte> memory, std::span<std::byte> room, const RegionRef& ref) {
         { group.rank() } -> std::same_as<int>;
         { group.size() } -> std::same_as<int>;
-        { group.stage(peer) } -> std::same_as<std::span<std::byte>>;
-        /// The number of rounds that this rank has ended: it is in the round of that number.
+        /// The round that this rank is in.
         { group.round() } -> std::same_as<std::uint64_t>;
+        { group.room(peer, round) } -> std::same_as<std::span<std::byte>>;
+        { group.note(peer, round) } -> std::same_as<std::span<std::byte, note_bytes>>;
         /// Returns how many bytes it has copied: all of `memory`.
         { group.put(room, memory) } -> std::same_as<std::size_t>;
+        /// `bytes`: how many this rank has written.
         { group.publish(bytes) } -> std::same_as<void>;
-        { group.await() } -> std::same_as<void>;
+        { group.await(round) } -> std::same_as<bool>;
+        { group.answer(round, bytes) } -> std::same_as<void>;
+        { group.await_answers(round) } -> std::same_as<void>;
         { group.locate(memory) } -> std::same_as<RegionRef>;
         { group.at(peer, ref) } -> std::same_as<std::span<std::byte>>;
         { group.yield_to_others() } -> std::same_as<void>;

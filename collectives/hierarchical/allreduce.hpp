@@ -30,7 +30,7 @@
 // Order: the balanced binary tree over the ranks of each host, rounded to elements once; those sums
 // as in the ring, block h of a rank's being host h+1, then h+2, ... and h last, on elements: f16
 // and bf16 are rounded once per host.
-// Needs: allreduce_scratch_bytes, and on each stage two rooms for L+1 times H segments; segments
+// Needs: allreduce_scratch_bytes, and rooms for L times H segments; segments
 // are shortened to what fits.
 #pragma once
 
@@ -46,25 +46,24 @@
 #include "collectives/layout/chunks.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
-#include "collectives/staged/stage_layout.hpp"
+#include "collectives/staged/sections.hpp"
 
 namespace guozhuang::hierarchical {
 
 /// With shorter segments the messages across hosts would be too many and too short.
 inline constexpr std::size_t least_segment_bytes = std::size_t{8} << 10;
 
-/// The longest segment for which the stages have room, with so many hosts of so many ranks; 0 if
-/// they are too small.
-inline std::size_t segment_limit_bytes(std::size_t stage_bytes, int local_ranks,
-                                       int hosts) noexcept {
-    const auto room = staged::StageLayout(stage_bytes, local_ranks).segment_bytes();
-    return room / static_cast<std::size_t>(hosts) / scratch_alignment * scratch_alignment;
+/// The longest segment that fits such a room, with so many hosts of so many ranks; 0 if it is too
+/// small.
+constexpr std::size_t segment_limit_bytes(std::size_t room_bytes, int local_ranks,
+                                          int hosts) noexcept {
+    return staged::section_limit_bytes(staged::section_limit_bytes(room_bytes, local_ranks), hosts);
 }
 
 template <PeerMemory P, Wire W>
 std::size_t segment_bytes(P& local, W& across, std::size_t wanted_bytes) {
-    return std::min(wanted_bytes, segment_limit_bytes(local.stage(local.rank()).size(),
-                                                      local.size(), across.size()));
+    const auto room = local.room(local.rank(), local.round()).size();
+    return std::min(wanted_bytes, segment_limit_bytes(room, local.size(), across.size()));
 }
 
 template <PeerMemory P, Wire W>
@@ -82,7 +81,6 @@ public:
         : local_(local),
           within_(within),
           hosts_(across.size()),
-          layout_(local.stage(local.rank()).size(), local.size()),
           terms_(
               Scratch(args.scratch)
                   .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(local.size()))),
@@ -103,7 +101,7 @@ public:
         const auto published = 1 + lag_, copied_in = 2 + lag_;
         const auto last_step = chunks_.count() - 1 + copied_in;
         for (std::size_t step = 0; step <= last_step; ++step) {
-            if (step > 0) local_.await();
+            if (step > 0) local_.await(local_.round() - 1);
             std::size_t bytes = 0;
             with_chunk(step, 1, [&](std::size_t chunk) {
                 reduce(chunk);
@@ -157,7 +155,11 @@ private:
         for (int peer = 0; peer < local_.size(); ++peer)
             if (peer != local_.rank()) visit(peer);
     }
-    std::span<std::byte> own_stage() { return local_.stage(local_.rank()); }
+    /// The part of a rank's room for the segments that an owner has; the rank's own is for results.
+    std::span<std::byte> part(int peer, std::uint64_t round, int owner) {
+        return staged::section(local_.room(peer, round), owner,
+                               static_cast<std::size_t>(hosts_) * chunks_.segment_bytes());
+    }
 
     /// Copies an owner's segments of a chunk from this rank's tensors to a room. Returns how many
     /// bytes.
@@ -174,8 +176,7 @@ private:
     std::size_t stage_out(std::size_t chunk) {
         std::size_t bytes = 0;
         for_each_other([&](int peer) {
-            bytes +=
-                copy_out(peer, chunk, layout_.contributions(own_stage(), local_.round(), peer));
+            bytes += copy_out(peer, chunk, part(local_.rank(), local_.round(), peer));
         });
         return bytes;
     }
@@ -185,10 +186,9 @@ private:
             args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
                 terms_[static_cast<std::size_t>(local_.rank())] = run;
                 for_each_other([&](int peer) {
-                    const auto contribution = layout_.contributions(
-                        local_.stage(peer), local_.round() - 1, local_.rank());
                     terms_[static_cast<std::size_t>(peer)] =
-                        contribution.subspan(first + at, run.size());
+                        part(peer, local_.round() - 1, local_.rank())
+                            .subspan(first + at, run.size());
                 });
                 within_.combine_tree(run, terms_);
             });
@@ -196,12 +196,12 @@ private:
     }
 
     std::size_t publish_result(std::size_t chunk) {
-        return copy_out(local_.rank(), chunk, layout_.reduced(own_stage(), local_.round()));
+        return copy_out(local_.rank(), chunk, part(local_.rank(), local_.round(), local_.rank()));
     }
 
     void copy_in(std::size_t chunk) {
         for_each_other([&](int peer) {
-            const auto published = layout_.reduced(local_.stage(peer), local_.round() - 1);
+            const auto published = part(peer, local_.round() - 1, peer);
             for_each_owned(peer, chunk, [&](const Segment& segment, std::size_t first) {
                 args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
                     std::memcpy(run.data(), published.data() + first + at, run.size());
@@ -213,7 +213,6 @@ private:
     P& local_;
     const Reduce& within_;
     int hosts_;
-    staged::StageLayout layout_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreduceArgs args_;                           ///< as the ring takes it
     Chunks chunks_;
@@ -237,12 +236,13 @@ namespace guozhuang {
 template <>
 inline constexpr auto run_allreduce<Algorithm::hierarchical> = [](AllreduceSite auto& site) {
     auto& across = site.across();
-    const auto within = site.within();
+    const auto& within = site.within();
     site.stage_on_host(site.cut(site.wire().size()),
                        [&](PeerMemory auto& local, AllreduceArgs args) {
                            args.scratch = site.scratch(hierarchical::allreduce_scratch_bytes(
                                local, across, args.blocks, args.segment_bytes));
                            hierarchical::allreduce(local, across, args, within);
+                           return true;
                        });
 };
 

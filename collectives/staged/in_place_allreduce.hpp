@@ -14,8 +14,8 @@
 //   step 0  b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2
 //           (b0 written by rank 0, b1 by rank 1, b2 by rank 2)
 //
-// Cost: one round of waiting, which the caller ends, and the round before it, in which the ranks
-// write refs to their tensors; n read, n written.
+// Cost: two waits, one for the refs to the tensors, one for the sums, both the caller's; n read, n
+// written.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
 // count; f16 and bf16 are added in f32 and rounded once. The same bits as the staged algorithm.
 #pragma once
@@ -53,8 +53,8 @@ public:
           terms_(terms),
           by_rank_(by_rank) {}
 
-    /// Adds up this rank's share. All ranks have the sums when the round has ended. Returns how
-    /// many bytes it has written to other ranks' memory.
+    /// Adds up this rank's share. All ranks have the sums when all have answered. Returns how many
+    /// bytes it has written to other ranks' memory.
     std::size_t run() {
         std::size_t total = 0;
         for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor)

@@ -1,5 +1,5 @@
-// Staged reduce-scatter: every rank copies the blocks that it does not own to its stage, and adds
-// up its own from all stages, a segment of each at a time. It is the first half of
+// Staged reduce-scatter: every rank copies the blocks that it does not own to its room, and adds
+// up its own from all rooms, a segment of each at a time. It is the first half of
 // staged_allreduce.hpp, with the same bits.
 //
 // R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
@@ -9,12 +9,13 @@
 // Cost: segments rounds; (p-1)/p n (beta + gamma).
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
 // count; f16 and bf16 are added in f32 and rounded once.
-// Needs: stage_scratch_bytes; segments are shortened to what the stage holds. The input is not
+// Needs: stage_scratch_bytes; segments are shortened to what a room holds. The input is not
 // changed.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "collectives/direct/reduce_scatter.hpp"
@@ -25,9 +26,9 @@ namespace guozhuang::staged {
 
 template <PeerMemory P>
 void staged_reduce_scatter(P& group, const direct::ReduceScatterArgs& args) {
-    const StageLayout layout(group.stage(group.rank()).size(), group.size());
+    const auto room = group.room(group.rank(), group.round()).size();
     const Chunks chunks(direct::largest_bytes(args.input),
-                        std::min(args.segment_bytes, layout.segment_bytes()));
+                        std::min(args.segment_bytes, section_limit_bytes(room, group.size())));
     const auto terms =
         Scratch(args.scratch)
             .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(group.size()));
@@ -35,24 +36,23 @@ void staged_reduce_scatter(P& group, const direct::ReduceScatterArgs& args) {
         const auto whole = args.input[static_cast<std::size_t>(block)];
         return slice(whole, chunks.segment(block, whole.size(), chunk));
     };
-    const auto stage_out = [&](std::size_t chunk) {
+    const auto part = [&](int from, int to, std::uint64_t round) {
+        return section(group.room(from, round), to, chunks.segment_bytes());
+    };
+    const auto stage_out = [&](std::size_t chunk, std::uint64_t round) {
         std::size_t bytes = 0;
         for (int peer = 0; peer < group.size(); ++peer)
             if (peer != group.rank())
-                bytes +=
-                    group.put(layout.contributions(group.stage(group.rank()), group.round(), peer),
-                              segment_of(peer, chunk));
+                bytes += group.put(part(group.rank(), peer, round), segment_of(peer, chunk));
         return bytes;
     };
-    const auto add_up = [&](std::size_t chunk) {
+    const auto add_up = [&](std::size_t chunk, std::uint64_t round) {
         const auto own = segment_of(group.rank(), chunk);
-        for (int peer = 0; peer < group.size(); ++peer) {
-            const auto contribution =
-                layout.contributions(group.stage(peer), group.round() - 1, group.rank());
+        for (int peer = 0; peer < group.size(); ++peer)
             terms[static_cast<std::size_t>(peer)] =
-                peer == group.rank() ? own
-                                     : std::span<const std::byte>(contribution.first(own.size()));
-        }
+                peer == group.rank()
+                    ? own
+                    : std::span<const std::byte>(part(peer, group.rank(), round).first(own.size()));
         args.reduce.combine_tree(
             slice(args.output, chunks.segment(group.rank(), args.output.size(), chunk)), terms);
     };

@@ -8,21 +8,20 @@
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/blocks.hpp"
 #include "collectives/layout/chunks.hpp"
-#include "collectives/staged/stage_layout.hpp"
+#include "collectives/staged/sections.hpp"
 
 namespace guozhuang::staged {
 
-/// Takes chunks 0, 1, ... through the stages, in a round each. stage_out(chunk) writes this rank's
-/// bytes of the chunk to its stage and returns how many. copy_in(chunk) reads those of the others
-/// in the next round, before this rank stages out another chunk.
+/// Takes chunks 0, 1, ... through the rooms, in a round each. stage_out(chunk, round) writes this
+/// rank's bytes of the chunk to its room and returns how many. copy_in(chunk, round) reads those of
+/// the others once all are there, before this rank stages out another chunk.
 template <PeerMemory P, class StageOut, class CopyIn>
 void staged_rounds(P& group, std::size_t chunks, const StageOut& stage_out, const CopyIn& copy_in) {
-    if (chunks == 0) return;
-    group.publish(stage_out(std::size_t{0}));
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-        group.await();
-        copy_in(chunk);
-        if (chunk + 1 < chunks) group.publish(stage_out(chunk + 1));
+        const auto round = group.round();
+        group.publish(stage_out(chunk, round));
+        group.await(round);
+        copy_in(chunk, round);
     }
 }
 
@@ -37,11 +36,12 @@ inline std::size_t copy(std::span<std::byte> into, std::span<const std::byte> fr
     return from.size();
 }
 
-/// No rank returns before every rank has called it. Cost: one round.
+/// No rank returns before every rank has called it. Cost: one wait.
 template <PeerMemory P>
 void staged_barrier(P& group) {
+    const auto round = group.round();
     group.publish(0);
-    group.await();
+    group.await(round);
 }
 
 }  // namespace guozhuang::staged

@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <guozhuang/error.hpp>
+#include <new>
 #include <span>
 #include <string>
 
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/scratch.hpp"
-#include "collectives/staged/stage_layout.hpp"
 
 namespace guozhuang::staged {
 
-/// Where the tensors of a bundle lie on every rank. Each rank writes refs to its own tensors in one
-/// round, and knows those of all ranks in the next. What all ranks can reach of a tensor is reduced
-/// in place, if it is at least half of the tensor; the rest of the bundle is `rest()`.
+/// Where the tensors of a bundle lie on every rank. Each rank shows refs to its own tensors in one
+/// round, and knows those of all ranks when it has awaited it. What all ranks can reach of a tensor
+/// is reduced in place, if it is at least half of the tensor; the rest of the bundle is `rest()`.
 template <PeerMemory P>
 class TensorRegions {
 public:
@@ -35,39 +36,37 @@ public:
           tensors_(tensors),
           common_(scratch.cut_array<ByteRange>(tensors.size())),
           rest_(scratch.cut_array<std::span<std::byte>>(2 * tensors.size())),
-          layout_(group.stage(group.rank()).size(), group.size()),
           round_(group.round()) {}
 
-    /// Writes refs to this rank's tensors to its stage in the current round, to as many as there is
-    /// room for. Returns false if none of them is worth it: then the room is free for
-    /// contributions.
-    bool stage_refs() {
-        const auto stage = group_.stage(group_.rank());
-        const auto room = layout_.refs(stage, round_);
+    /// Shows refs to this rank's tensors in the current round, to as many as there is room for.
+    /// Returns false if none of them is worth it: then the room is free for contributions.
+    bool show() {
+        const auto room = refs(group_.rank());
         const auto tensors = tensors_.first(std::min(tensors_.size(), room.size()));
         const bool any_is_worth_it = std::ranges::any_of(tensors, [&](const auto& tensor) {
             return is_worth_it(group_.locate(tensor).bytes, tensor.size());
         });
-        layout_.ref_count(stage, round_) = any_is_worth_it ? tensors_.size() : 0;
+        const std::uint64_t count = any_is_worth_it ? tensors_.size() : 0;
+        std::memcpy(group_.note(group_.rank(), round_).data(), &count, sizeof count);
         if (!any_is_worth_it) return false;
         std::ranges::transform(tensors, room.begin(),
                                [&](const auto& tensor) { return group_.locate(tensor); });
         return true;
     }
 
-    /// After that round, on all ranks alike: whether some rank has written refs; and (find_common)
+    /// After that round, on all ranks alike: whether some rank has shown refs; and (find_common)
     /// whether all ranks can reach enough of some tensor.
-    bool any_rank_has_refs() const {
+    bool any_rank_has_shown() const {
         for (int peer = 0; peer < group_.size(); ++peer)
-            if (ref_count_of(peer) != 0) return true;
+            if (has_shown(peer)) return true;
         return false;
     }
     bool find_common() {
         for (int peer = 0; peer < group_.size(); ++peer)
-            if (ref_count_of(peer) == 0) return false;
-        const auto room = layout_.refs(group_.stage(group_.rank()), round_).size();
+            if (!has_shown(peer)) return false;
+        const auto shown = std::min(tensors_.size(), refs(group_.rank()).size());
         bool any = false;
-        for (std::size_t tensor = 0; tensor < std::min(tensors_.size(), room); ++tensor) {
+        for (std::size_t tensor = 0; tensor < shown; ++tensor) {
             common_[tensor] = common_of(tensor);
             any = any || common_[tensor].bytes() > 0;
         }
@@ -88,7 +87,7 @@ public:
                 if (!outside.empty()) rest_[count++] = outside;
         return rest_.first(count);
     }
-    /// A rank's memory of a range within the common one. To be called in the round after the refs.
+    /// A rank's memory of a range within the common one. To be called while the refs are there.
     std::span<std::byte> at(int peer, std::size_t tensor, const ByteRange& range) const {
         auto ref = refs(peer)[tensor];
         ref.offset += range.begin - ref.begin;
@@ -126,19 +125,21 @@ private:
         return open > 0 && open >= all / 2;
     }
 
-    std::uint64_t ref_count_of(int peer) const {
-        const auto count = layout_.ref_count(group_.stage(peer), round_);
-        return count == tensors_.size() ? count : 0;
+    bool has_shown(int peer) const {
+        std::uint64_t count = 0;
+        std::memcpy(&count, group_.note(peer, round_).data(), sizeof count);
+        return count != 0 && count == tensors_.size();
     }
-    std::span<const RegionRef> refs(int peer) const {
-        return layout_.refs(group_.stage(peer), round_);
+    std::span<RegionRef> refs(int peer) const {
+        const auto room = group_.room(peer, round_);
+        return {std::launder(reinterpret_cast<RegionRef*>(room.data())),
+                room.size() / sizeof(RegionRef)};
     }
 
     P& group_;
     std::span<const std::span<std::byte>> tensors_;
     std::span<ByteRange> common_;  ///< by tensor
     std::span<std::span<std::byte>> rest_;
-    StageLayout layout_;
     std::uint64_t round_;
 };
 

@@ -66,17 +66,16 @@ constexpr ReduceOp last_of(ReduceOp) noexcept {
 }
 
 /// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place.
-/// `symmetric` and `staged` are what `automatic` and `direct` become in memory that the ranks of
-/// one host share, `hierarchical` what `automatic` becomes on several hosts.
+/// `staged` is what `automatic` and `direct` become in memory that the ranks of one host share,
+/// `hierarchical` what `automatic` becomes on several hosts.
 enum class Algorithm : std::uint8_t {
     automatic = 0,
     ring = 1,
     recursive_doubling = 2,
     direct = 3,
     parameter_server = 4,
-    symmetric = 5,
-    staged = 6,
-    hierarchical = 7
+    staged = 5,
+    hierarchical = 6
 };
 constexpr Algorithm last_of(Algorithm) noexcept {
     return Algorithm::hierarchical;

@@ -39,12 +39,13 @@ struct Bundle {
     std::vector<BundleEntry> entries;
 };
 
-/// An allreduce of one small host tensor, before the ranks have agreed on it.
+/// An allreduce of one host tensor, before the ranks have agreed on it.
 struct EagerAllreduce {
     std::span<std::byte> memory;  ///< of the tensor
     DType dtype = DType::f32;
     ReduceOp op = ReduceOp::sum;
     double prescale = 1, postscale = 1;
+    const selection::Policy& policy;  ///< of the log's entries
     /// Of its name and description. Ranks with the same one have asked for the same.
     std::uint64_t fingerprint = 0;
 };
@@ -59,7 +60,8 @@ public:
     virtual void run(const Bundle& bundle) = 0;
 
     /// Runs the allreduce at once if all ranks of the set ask for it at about the same time. If one
-    /// does not, returns false on all, and the tensor is untouched. Called as run() is.
+    /// does not, returns false on all, and the tensor is untouched. Called as run() is, and throws
+    /// as that does.
     virtual bool run_eagerly(const EagerAllreduce&) { return false; }
     /// This rank waits for something else: others need not wait for it in run_eagerly().
     virtual void decline_eager() noexcept {}

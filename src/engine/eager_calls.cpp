@@ -7,7 +7,7 @@
 
 namespace guozhuang::engine {
 
-bool EagerCalls::run(const EagerCall& call) {
+bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
     const auto& [description, tensor, name, number] = call;
     const auto operation = description.operation;
     base::refuse_forked();
@@ -25,15 +25,21 @@ bool EagerCalls::run(const EagerCall& call) {
     const trace::TimelineSlice slice(*context_.timeline, "eager", facts);
     const auto numbered =
         slice.begin() && name.empty() ? queue_.numbered_name(operation, number) : std::string();
-    const bool done =
-        host_->run_eagerly({.memory = tensor.memory(),
-                            .dtype = tensor.dtype,
-                            .op = description.op,
-                            .prescale = description.prescale,
-                            .postscale = description.postscale,
-                            .fingerprint = protocol::fingerprint_of_allreduce(
-                                name, number, description, tensor.dtype, tensor.shape)});
-    if (!done) return false;
+    const auto fingerprint =
+        protocol::fingerprint_of_allreduce(name, number, description, tensor.dtype, tensor.shape);
+    try {
+        if (!host_->run_eagerly({.memory = tensor.memory(),
+                                 .dtype = tensor.dtype,
+                                 .op = description.op,
+                                 .prescale = description.prescale,
+                                 .postscale = description.postscale,
+                                 .policy = policy_,
+                                 .fingerprint = fingerprint}))
+            return false;
+    } catch (...) {
+        failure = std::current_exception();
+        return false;
+    }
     if (slice.begin())
         context_.timeline->add_request(name.empty() ? std::string_view(numbered) : name, "eager",
                                        {*slice.begin(), base::Clock::now()}, facts());

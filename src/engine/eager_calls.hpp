@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <guozhuang/tensor.hpp>
 #include <string_view>
 
@@ -23,26 +24,23 @@ struct EagerCall {
     std::uint64_t& number;
 };
 
-/// Runs small allreduces before the ranks have agreed on them: where all ranks of the set call at
-/// about the same time, and have nothing else pending, there is nothing to negotiate. Only the
-/// thread that holds the engine's lock calls this, but for may_run().
+/// Runs allreduces before the ranks have agreed on them: where all ranks of the set call at about
+/// the same time, and have nothing else pending, there is nothing to negotiate. Only the thread
+/// that holds the engine's lock calls this, but for may_run().
 class EagerCalls {
 public:
     /// `policy`: of the log's entries.
     EagerCalls(const Context& context, SubmissionQueue& queue, const selection::Policy& policy)
-        : context_(context),
-          queue_(queue),
-          is_free_(policy.forced == Algorithm::automatic),
-          most_bytes_(policy.small_bytes) {}
+        : context_(context), queue_(queue), policy_(policy) {}
     /// Says who runs them. Before the first call.
     void set_backend(Backend& host) noexcept { host_ = &host; }
 
-    bool may_run(const EagerCall& call) const noexcept {
-        return host_ != nullptr && is_free_ && call.tensor.bytes() <= most_bytes_ &&
-               !queue_.has_pending();
+    bool may_run() const noexcept {
+        return host_ != nullptr && policy_.forced == Algorithm::automatic && !queue_.has_pending();
     }
-    /// Returns false if it has changed nothing but the call's number.
-    bool run(const EagerCall& call);
+    /// Returns false if it has changed nothing but the call's number; or has set `failure`, which
+    /// is to end the job.
+    bool run(const EagerCall& call, std::exception_ptr& failure);
     /// This rank waits for something else: others need not wait for it in run().
     void decline() noexcept {
         if (host_ != nullptr) host_->decline_eager();
@@ -51,8 +49,7 @@ public:
 private:
     const Context& context_;
     SubmissionQueue& queue_;
-    const bool is_free_;  ///< no algorithm is asked for by name
-    const std::size_t most_bytes_;
+    const selection::Policy policy_;
     Backend* host_ = nullptr;
 };
 

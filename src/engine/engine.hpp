@@ -86,14 +86,19 @@ public:
     /// Runs it at once, without submission and log, if all ranks of the set make the same call at
     /// about the same time and this rank has nothing else pending. Else returns false, and the call
     /// is to be submitted: its tensor is untouched; one without a name may have got its number.
-    /// Holds the engine's lock for as long as a thread spins.
+    /// Holds the engine's lock for as long as a thread spins, and while data moves. Throws what has
+    /// ended the job meanwhile.
     bool run_eagerly(const EagerCall& call) {
-        return eager_calls_.may_run(call) && try_between_bundles([this, &call] {
-                   mutex_.is_held();
-                   return !base::is_aborted(context_.doorbell) && log_.empty() &&
-                          life_.state() == LifeCycle::State::open && eager_calls_.may_run(call) &&
-                          eager_calls_.run(call);
-               });
+        if (!eager_calls_.may_run()) return false;
+        std::exception_ptr failure;
+        const bool done = try_between_bundles([&] {
+            mutex_.is_held();
+            return !base::is_aborted(context_.doorbell) && log_.empty() &&
+                   life_.state() == LifeCycle::State::open && eager_calls_.may_run() &&
+                   eager_calls_.run(call, failure);
+        });
+        if (failure) end(failure);
+        return done;
     }
 
     /// Takes back the number that such a call has got, and that is not submitted after all.

@@ -105,10 +105,8 @@ Lines staged_figure(int ranks, int blocks, const Allreduce& allreduce) {
         TraceGroup group(stages, trace, rank);
         auto symbols = parts(rank, blocks);
         if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(rank));
-        const Blocks cut(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
-                         blocks);
-        TestScratch scratch(staged::staged_scratch_bytes<TraceGroup>(ranks, 0));
-        allreduce(group, AllreduceArgs{cut, scratch.span(), SymbolReduce(), 64});
+        const std::vector tensors{std::as_writable_bytes(std::span(symbols))};
+        allreduce(group, TensorSpans(tensors));
         ends[static_cast<std::size_t>(rank)] = show(symbols);
     });
     return trace.figure(ends);
@@ -121,13 +119,18 @@ void add_symbols(std::span<std::byte> into, std::span<const std::byte> left,
 }
 
 TEST_CASE("figure: staged and symmetric", "[figures]") {
-    check_figure("collectives/staged/staged_allreduce.hpp",
-                 staged_figure(3, 3, [](TraceGroup& group, const AllreduceArgs& args) {
-                     staged::staged_allreduce(group, args);
-                 }));
+    const SymbolReduce reduce;
+    check_figure(
+        "collectives/staged/staged_allreduce.hpp",
+        staged_figure(3, 3, [&](TraceGroup& group, TensorSpans tensors) {
+            const Blocks blocks(tensors, sizeof(Symbol), 3);
+            TestScratch scratch(staged::staged_scratch_bytes<TraceGroup>(3, 0));
+            staged::StagedAllreduce<TraceGroup>(group, {blocks, scratch.span(), reduce, 64}).run();
+        }));
     check_figure("collectives/staged/symmetric_allreduce.hpp",
-                 staged_figure(3, 1, [](TraceGroup& group, const AllreduceArgs& args) {
-                     staged::symmetric_allreduce(group, args);
+                 staged_figure(3, 1, [&](TraceGroup& group, TensorSpans tensors) {
+                     std::vector<std::span<const std::byte>> terms(3);
+                     staged::symmetric_allreduce(group, tensors, sizeof(Symbol), reduce, terms);
                  }));
 }
 

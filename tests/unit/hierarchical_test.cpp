@@ -12,7 +12,7 @@ namespace {
 using namespace guozhuang;
 using namespace guozhuang::test;
 
-constexpr std::size_t stage_bytes = std::size_t{64} << 10;
+constexpr std::size_t room_bytes = std::size_t{32} << 10;
 constexpr std::size_t whole = std::size_t{1} << 20;
 
 struct Job {
@@ -31,7 +31,7 @@ struct Group {
 template <class Body>
 std::vector<Group> run_job(const Job& job, const Body& body) {
     std::deque<Stages> hosts;
-    for (int host = 0; host < job.hosts; ++host) hosts.emplace_back(job.locals, stage_bytes);
+    for (int host = 0; host < job.hosts; ++host) hosts.emplace_back(job.locals, room_bytes);
     std::deque<Switchboard> columns;
     for (int local = 0; local < job.locals; ++local) columns.emplace_back(job.hosts);
     std::vector<Group> all_groups;
@@ -214,16 +214,13 @@ TEST_CASE("few segments take few rounds", "[hierarchical]") {
             CHECK(group.local.rounds() == rounds);
 }
 
-TEST_CASE("a stage has room for the segments of so many hosts, or says that it has none",
-          "[hierarchical]") {
-    CHECK(hierarchical::segment_limit_bytes(std::size_t{2} << 20, 2, 2) == 174'720);
-    CHECK(hierarchical::segment_limit_bytes(stage_bytes, 4, 128) == 0);
-    for (const auto& [hosts, locals] : jobs) {
-        const staged::StageLayout layout(stage_bytes, locals);
-        CHECK(hierarchical::segment_limit_bytes(stage_bytes, locals, hosts) *
-                  static_cast<std::size_t>(hosts) <=
-              layout.segment_bytes());
-    }
+TEST_CASE("a room holds the segments of so many hosts, or says that it cannot", "[hierarchical]") {
+    CHECK(hierarchical::segment_limit_bytes(std::size_t{1} << 20, 2, 2) == std::size_t{256} << 10);
+    CHECK(hierarchical::segment_limit_bytes(room_bytes, 4, 256) == 0);
+    for (const auto& [hosts, locals] : jobs)
+        CHECK(hierarchical::segment_limit_bytes(room_bytes, locals, hosts) *
+                  static_cast<std::size_t>(hosts * locals) <=
+              room_bytes);
 }
 
 }  // namespace

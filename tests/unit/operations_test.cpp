@@ -39,28 +39,31 @@ TEST_CASE("an eager allreduce has the bits of a negotiated one") {
     const int ranks = GENERATE(1, 2, 3, 4);
     const auto dtype = GENERATE(DType::f32, DType::f64, DType::i32, DType::f16, DType::bf16);
     const auto op = GENERATE(ReduceOp::sum, ReduceOp::average, ReduceOp::max, ReduceOp::product);
-    CAPTURE(ranks, name_of(dtype), name_of(op));
+    const std::size_t count = GENERATE(5, 1000, 30'000);  // by everybody, in one segment, in more
+    CAPTURE(ranks, name_of(dtype), name_of(op), count);
+    const double scale = is_floating(dtype) ? 0.75 : 1;
+    const double prescale = op == ReduceOp::max ? scale : 1;
     const TemporaryDirectory directory;
     const Environment environment("GUOZHUANG_TIMELINE", directory / "traces");
     const auto body = [&](Session& session, Report& report) {
-        const double scale = is_floating(dtype) ? 0.75 : 1;
-        std::vector<std::uint8_t> eager(1000 * size_of(dtype));
+        std::vector<std::uint8_t> eager(count * size_of(dtype));
         for (std::size_t i = 0; i < eager.size(); ++i)  // no NaN in any floating dtype
             eager[i] = static_cast<std::uint8_t>(
                 (i * 37 + static_cast<std::size_t>(session.rank()) * 11) % 64);
         auto negotiated = eager;
         const AllreduceOptions options{
-            .name = "numbers", .op = op, .prescale = scale, .postscale = scale};
-        allreduce(TensorView(eager.data(), dtype, {1000}), options);
-        allreduce_async(TensorView(negotiated.data(), dtype, {1000}), options).wait();
+            .name = "numbers", .op = op, .prescale = prescale, .postscale = scale};
+        const Shape shape{static_cast<std::int64_t>(count)};
+        allreduce(TensorView(eager.data(), dtype, shape), options);
+        allreduce_async(TensorView(negotiated.data(), dtype, shape), options).wait();
         report.expect(eager == negotiated, "the same bits");
     };
     CHECK(problems_among(ranks, body, {.turns = 5}) == "");
     std::ifstream trace(directory / "traces/rank0.json");
     const std::string text(std::istreambuf_iterator<char>(trace), {});
     const bool is_eager = text.find(R"("name":"eager","ph":"B")") != std::string::npos;
-    // Averages of integers are negotiated.
-    CHECK(is_eager == (ranks == 1 || !device::averages_in_i64(op, dtype)));
+    // Averages of integers are negotiated, and what is to be scaled before.
+    CHECK(is_eager == (ranks == 1 || (prescale == 1 && !device::averages_in_i64(op, dtype))));
     CHECK(text.find(R"("name":"negotiate","ph":"B")") != std::string::npos);
 }
 

@@ -78,7 +78,7 @@ TEST_CASE("a forced algorithm is taken", "[select]") {
 
 TEST_CASE("where memory is shared, everything is staged", "[select]") {
     const auto staging = sized({.staging = true});
-    CHECK(allreduce(4, 4, staging) == Algorithm::symmetric);
+    CHECK(allreduce(4, 4, staging) == Algorithm::staged);
     CHECK(allreduce(4, 64 * kib, staging) == Algorithm::staged);
     CHECK(allreduce(64 * mib, 64 * mib, staging) == Algorithm::staged);
     CHECK(order_class_of(64 * mib, staging) == OrderClass::tree);

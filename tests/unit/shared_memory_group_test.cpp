@@ -15,7 +15,7 @@ namespace {
 
 /// On a rank's thread, where a CHECK cannot be.
 void require(bool holds) {
-    if (!holds) throw std::runtime_error("a rank does not see what the other has put on its stage");
+    if (!holds) throw std::runtime_error("a rank does not see what the other has put in its room");
 }
 
 /// Two ranks show each other bytes, round for round, past their caches or not.
@@ -23,27 +23,31 @@ void show_each_other(bool streams) {
     run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
         SharedMemoryGroup memory(group, staging);
         std::vector<std::byte> mine(10'001);
-        memory.begin(streams);
+        memory.begin();
+        memory.set_streams(streams);
         for (std::uint64_t show = 1; show <= 20; ++show) {
             std::ranges::fill(
                 mine, static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(memory.rank())));
-            const auto room = memory.round() % 2 * mine.size();
-            require(memory.put(memory.stage(memory.rank()).subspan(room), mine) == mine.size());
+            const auto round = memory.round();
+            const auto room = [&](int peer) {
+                return memory.room(peer, round).subspan(round % 2 * 64, mine.size());
+            };
+            require(memory.put(room(memory.rank()), mine) == mine.size());
             require(memory.bytes_put() == show * mine.size());
             memory.publish(mine.size());
-            memory.await();
+            require(memory.await(round));
             const int other = 1 - memory.rank();
             const auto wanted =
                 static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(other));
-            const auto shown = memory.stage(other).subspan(room, mine.size());
-            require(std::ranges::all_of(shown, [&](std::byte byte) { return byte == wanted; }));
+            require(
+                std::ranges::all_of(room(other), [&](std::byte byte) { return byte == wanted; }));
         }
     });
 }
 
 }  // namespace
 
-TEST_CASE("what a rank puts on its stage is there after the round, streamed or not") {
+TEST_CASE("what a rank puts in its room is there after the round, streamed or not") {
     CHECK_NOTHROW(show_each_other(false));
     CHECK_NOTHROW(show_each_other(true));
 }
@@ -54,8 +58,9 @@ TEST_CASE("every rank reads the least of the costs that were told before the rou
         for (std::size_t turn = 0; turn < 30; ++turn) {
             memory.publish_cost(
                 turn % 2, static_cast<float>((group.group_rank + static_cast<int>(turn)) % 3 + 5));
+            const auto round = memory.round();
             memory.publish(0);
-            memory.await();
+            memory.await(round);
             require(memory.least_cost(turn % 2) == 5);
         }
     });

@@ -36,16 +36,15 @@ void look_at_stages(wire::Transport& transport, std::uint16_t context) {
     require(buffers.has_value(), "there is memory");
     const auto staging = buffers->staging();
     require(staging.progress.size() == grid.local().size(), "a place for each rank of the host");
-    require(staging.stage(0).size() == transport.stage_bytes(),
-            "stages of the size that there may be");
-    const auto mine = staging.stage(grid.local_rank());
-    require(reinterpret_cast<std::uintptr_t>(mine.data()) % 64 == 0,
-            "stages begin at a cache line");
+    require(staging.room(0, 1).size() == wire::Staging::room_bytes(transport.stage_bytes()),
+            "rooms of the size that there may be");
+    const auto mine = staging.room(grid.local_rank(), 1);
+    require(reinterpret_cast<std::uintptr_t>(mine.data()) % 64 == 0, "rooms begin at a cache line");
     alignas(scratch_alignment) std::array<std::byte, tree::barrier_scratch_bytes> scratch{};
     mine.back() = static_cast<std::byte>(transport.rank() + 1);
     tree::barrier(wire, scratch);
     for (std::size_t i = 0; i < grid.local().size(); ++i)
-        require(staging.stage(static_cast<int>(i)).back() ==
+        require(staging.room(static_cast<int>(i), 1).back() ==
                     static_cast<std::byte>(grid.local()[i] + 1),
                 "what a neighbour has written");
     tree::barrier(wire, scratch);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
+#include <new>
 #include <utility>
 
 #include "backends/rows.hpp"
@@ -26,7 +27,6 @@
 namespace guozhuang::backends {
 namespace {
 
-using wire::EagerSlots;
 using wire::GroupWire;
 using wire::SharedMemoryGroup;
 
@@ -93,8 +93,7 @@ void HostBackend::create_stages() {
     set_buffers_ = SetStagingBuffers::create_shared(wire_, group_);
     if (!set_buffers_) return;
     if (can_stage(group_.transport, group_.ranks)) {
-        tuner_.emplace(group_, set_buffers_->staging(), /*tries_segments=*/true);
-        eager_rounds_.emplace(group_, set_buffers_->staging().eager_slots);
+        tuner_.emplace(group_, set_buffers_->staging());
     } else {
         hierarchy_.emplace(group_, set_buffers_->staging());
     }
@@ -111,10 +110,6 @@ selection::Policy HostBackend::usable_part_of(Policy policy) const {
     policy.reproducible = policy.reproducible || grid_.hosts() == 1;
     policy.staging = uses_staging(policy);
     policy.hierarchy = policy.hierarchy && hierarchy_;
-    if (policy.staging)
-        policy.small_bytes = std::min(
-            policy.small_bytes,
-            staged::symmetric_limit_bytes(tuner_->group().stage(0).size(), tuner_->group().size()));
     return policy;
 }
 
@@ -125,32 +120,90 @@ void HostBackend::run(const engine::Bundle& bundle) {
     store_->give_back(std::move(scratch_));
 }
 
-/// The sum is that of symmetric_allreduce(): of the tree over ranks.
+/// The AllreduceSite of one bundle on this rank. stage(), stage_on_host() and across() throw where
+/// the ranks have no such memory or hosts: selection chooses no algorithm that needs them.
+class HostBackend::Site {
+public:
+    struct Sum {
+        const device::HostReduce& reduce;
+        const device::HostReduce within;  ///< without the finish
+        std::span<const std::span<std::byte>> tensors;
+        std::size_t bytes;  ///< of all tensors together
+        std::size_t segment_bytes;
+    };
+    Site(HostBackend& backend, const Sum& sum) : backend_(backend), sum_(sum) {}
+
+    GroupWire& wire() noexcept { return backend_.wire_; }
+    GroupWire& ring() noexcept { return backend_.ring_; }
+    GroupWire& across() { return backend_.hierarchy_.value().across(); }
+    const device::HostReduce& within() const { return sum_.within; }
+    std::span<std::byte> scratch(std::size_t bytes) { return backend_.scratch_.get(bytes); }
+
+    AllreduceArgs cut(int blocks, Cut cut = Cut::tensors) {
+        backend_.blocks_.assign(sum_.tensors, sum_.reduce.element_bytes(), blocks, cut);
+        return {.blocks = backend_.blocks_,
+                .scratch = {},
+                .reduce = sum_.reduce,
+                .segment_bytes = sum_.segment_bytes,
+                .tensors = sum_.tensors,
+                .rest = &backend_.rest_};
+    }
+
+    template <class Move>
+    bool stage(const AllreduceArgs& args, const Move& move) {
+        return run(backend_.tuner_.value(), args, move);
+    }
+    template <class Move>
+    bool stage_on_host(const AllreduceArgs& args, const Move& move) {
+        return run(backend_.hierarchy_.value().local(), args, move);
+    }
+
+private:
+    template <class Move>
+    bool run(StagingTuner& tuner, const AllreduceArgs& args, const Move& move) {
+        return tuner.run(protocol::OperationKind::allreduce, sum_.bytes,
+                         [&](SharedMemoryGroup& group) { return move(group, args); });
+    }
+
+    HostBackend& backend_;
+    const Sum sum_;
+};
+
+/// As after an agreement, but that the first round is offered. Where memory is lacking for it, the
+/// ordinary way deals with that.
 bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
-    const auto bytes = allreduce.memory.size();
+    const auto& [memory, dtype, op, prescale, postscale, policy, fingerprint] = allreduce;
     if (wire_.size() == 1) {
-        scale_alone(allreduce.dtype, allreduce.memory, allreduce.prescale, allreduce.postscale);
+        scale_alone(dtype, memory, prescale, postscale);
         return true;
     }
-    if (!eager_rounds_ || bytes > EagerSlots::capacity) return false;
-    if (device::averages_in_i64(allreduce.op, allreduce.dtype)) return false;
-    const device::HostReduce reduce(allreduce.dtype, allreduce.op, wire_.size(),
-                                    allreduce.postscale);
-    const auto room = eager_rounds_->begin();
-    if (room.empty()) return false;
-    copy(room, allreduce.memory);
-    if (allreduce.prescale != 1)
-        device::scale(allreduce.dtype, room.first(bytes), allreduce.prescale);
-    if (!eager_rounds_->offer(allreduce.fingerprint, bytes)) return false;
-    for (int peer = 0; peer < wire_.size(); ++peer)
-        terms_[static_cast<std::size_t>(peer)] = eager_rounds_->data_of(peer).first(bytes);
-    if (bytes > 0) reduce.combine_tree(allreduce.memory, terms_);
-    eager_rounds_->finish();
-    return true;
+    if (!tuner_ || prescale != 1 || device::averages_in_i64(op, dtype)) return false;
+    auto& group = tuner_->group();
+    const std::span<const std::span<std::byte>> tensors(&memory, 1);
+    const device::HostReduce reduce(dtype, op, wire_.size(), postscale);
+    if (memory.size() <= staged::symmetric_limit_bytes)
+        return group.begin_offer(fingerprint) &&
+               staged::symmetric_allreduce(group, tensors, memory.size(), reduce, terms_);
+    Site site(*this, {.reduce = reduce,
+                      .within = reduce,
+                      .tensors = tensors,
+                      .bytes = memory.size(),
+                      .segment_bytes =
+                          selection::staged_segment_bytes(wire_.size(), policy.segment_bytes)});
+    scratch_ = store_->take();
+    const auto round = group.round();
+    bool done = false;
+    try {
+        done = group.begin_offer(fingerprint) && staged::allreduce_at(site);
+    } catch (const std::bad_alloc&) {
+        if (group.round() != round) throw;  // the others count on this rank
+    }
+    store_->give_back(std::move(scratch_));
+    return done;
 }
 
 void HostBackend::decline_eager() noexcept {
-    if (eager_rounds_) eager_rounds_->decline();
+    if (tuner_) tuner_->group().decline();
 }
 
 void HostBackend::move(const engine::Bundle& bundle) {
@@ -261,60 +314,6 @@ void HostBackend::adasum(const engine::Bundle& bundle, const FusedTensors& fused
                               .pair = device::adasum_for(fused.dtype)});
 }
 
-/// The AllreduceSite of one bundle on this rank. stage(), stage_on_host() and across() throw where
-/// the ranks have no such memory or hosts: selection chooses no algorithm that needs them.
-class HostBackend::Site {
-public:
-    Site(HostBackend& backend, const engine::Bundle& bundle, const FusedTensors& fused,
-         std::size_t segment_bytes)
-        : backend_(backend),
-          bundle_(bundle),
-          fused_(fused),
-          reduce_(fused.dtype, bundle.op, bundle.contributors, bundle.postscale),
-          segment_bytes_(segment_bytes) {}
-
-    GroupWire& wire() noexcept { return backend_.wire_; }
-    GroupWire& ring() noexcept { return backend_.ring_; }
-    GroupWire& across() { return backend_.hierarchy_.value().across(); }
-    device::HostReduce within() const { return {fused_.dtype, bundle_.op, 1}; }
-    std::span<std::byte> scratch(std::size_t bytes) { return backend_.scratch_.get(bytes); }
-
-    AllreduceArgs cut(int blocks, Cut cut = Cut::tensors) {
-        backend_.blocks_.assign(fused_.tensors, reduce_.element_bytes(), blocks, cut);
-        return {.blocks = backend_.blocks_,
-                .scratch = {},
-                .reduce = reduce_,
-                .segment_bytes = segment_bytes_,
-                .tensors = fused_.tensors,
-                .rest = &backend_.rest_};
-    }
-
-    template <class Move>
-    void stage(AllreduceArgs args, const Move& move) {
-        run(backend_.tuner_.value(), args, move);
-    }
-    template <class Move>
-    void stage_on_host(AllreduceArgs args, const Move& move) {
-        run(backend_.hierarchy_.value().local(), args, move);
-    }
-
-private:
-    template <class Move>
-    void run(StagingTuner& tuner, AllreduceArgs args, const Move& move) {
-        tuner.run(bundle_.operation, fused_.total_bytes, segment_bytes_,
-                  [&](SharedMemoryGroup& group, std::size_t segment_bytes) {
-                      args.segment_bytes = segment_bytes;
-                      move(group, args);
-                  });
-    }
-
-    HostBackend& backend_;
-    const engine::Bundle& bundle_;
-    const FusedTensors& fused_;
-    const device::HostReduce reduce_;
-    const std::size_t segment_bytes_;
-};
-
 void HostBackend::allreduce(const engine::Bundle& bundle, const FusedTensors& fused) {
     const auto [algorithm, segment_bytes] =
         selection::choose({.tensor_bytes = fused.largest_bytes,
@@ -323,8 +322,21 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const FusedTensors& fu
                            .policy = usable_part_of(bundle.policy)});
     const trace::TimelineSlice slice(
         *timeline_, "fused", [&, name = name_of(algorithm)] { return facts_of(name, fused); });
-    Site site(*this, bundle, fused, segment_bytes);
+    const device::HostReduce reduce(fused.dtype, bundle.op, bundle.contributors, bundle.postscale);
+    if (uses_staging(bundle.policy)) tuner_->group().begin();
+    Site site(*this, {.reduce = reduce,
+                      .within = {fused.dtype, bundle.op, 1},
+                      .tensors = fused.tensors,
+                      .bytes = fused.total_bytes,
+                      .segment_bytes = segment_bytes});
     guozhuang::allreduce(algorithm, site);
+}
+
+/// An operation that the ranks have agreed on, in their rooms.
+template <class Move>
+void HostBackend::stage(protocol::OperationKind operation, std::size_t bytes, const Move& move) {
+    tuner_->group().begin();
+    tuner_->run(operation, bytes, [&](SharedMemoryGroup& group) { return move(group), true; });
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {
@@ -333,10 +345,9 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
     blocks_.assign(tensors, 1, 1);
     const auto segment_bytes = bundle.policy.segment_bytes;
     if (uses_staging(bundle.policy))
-        return tuner_->run(bundle.operation, blocks_.total_bytes(), segment_bytes,
-                           [&](SharedMemoryGroup& group, std::size_t segment) {
-                               staged::staged_broadcast(group, blocks_, bundle.root, segment);
-                           });
+        return stage(bundle.operation, blocks_.total_bytes(), [&](SharedMemoryGroup& group) {
+            staged::staged_broadcast(group, blocks_, bundle.root, segment_bytes);
+        });
     tree::broadcast(wire_,
                     {.blocks = blocks_,
                      .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
@@ -346,7 +357,9 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
 
 /// The log has made sure that all have come; this lets them leave together.
 void HostBackend::barrier(const Policy& policy) {
-    if (uses_staging(policy)) return staged::staged_barrier(tuner_->group());
+    if (uses_staging(policy))
+        return stage(protocol::OperationKind::barrier, 0,
+                     [](SharedMemoryGroup& group) { staged::staged_barrier(group); });
     tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
 }
 
@@ -355,10 +368,9 @@ void HostBackend::gather(const Policy& policy, std::span<const std::span<std::by
     if (uses_staging(policy)) {
         std::size_t bytes = 0;
         for (const auto destination : destinations) bytes += destination.size();
-        return tuner_->run(protocol::OperationKind::all_gather, bytes, policy.segment_bytes,
-                           [&](SharedMemoryGroup& group, std::size_t segment) {
-                               staged::staged_all_gather(group, destinations, segment);
-                           });
+        return stage(protocol::OperationKind::all_gather, bytes, [&](SharedMemoryGroup& group) {
+            staged::staged_all_gather(group, destinations, policy.segment_bytes);
+        });
     }
     std::vector<std::span<std::byte>> around;
     for (const int rank : grid_.host_by_host()) {
@@ -392,10 +404,11 @@ void HostBackend::exchange(const Policy& policy,
                            std::span<const std::span<std::byte>> destinations,
                            std::size_t longest_bytes) {
     if (!uses_staging(policy)) return pairwise::all_to_all(wire_, sources, destinations);
-    tuner_->run(protocol::OperationKind::all_to_all, longest_bytes * destinations.size(),
-                policy.segment_bytes, [&](SharedMemoryGroup& group, std::size_t segment) {
-                    staged::staged_all_to_all(group, sources, destinations, longest_bytes, segment);
-                });
+    stage(protocol::OperationKind::all_to_all, longest_bytes * destinations.size(),
+          [&](SharedMemoryGroup& group) {
+              staged::staged_all_to_all(group, sources, destinations, longest_bytes,
+                                        policy.segment_bytes);
+          });
 }
 
 /// The same as with all_gather.
@@ -470,17 +483,14 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
     }
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
     const auto destination = lay_out(entry, own, wire_.rank());
-    direct::ReduceScatterArgs args{.input = blocks,
-                                   .output = destination.front(),
-                                   .scratch = working,
-                                   .reduce = reduce,
-                                   .segment_bytes = segment_bytes};
+    const direct::ReduceScatterArgs args{.input = blocks,
+                                         .output = destination.front(),
+                                         .scratch = working,
+                                         .reduce = reduce,
+                                         .segment_bytes = segment_bytes};
     if (!staged) return direct::reduce_scatter(wire_, args);
-    tuner_->run(bundle.operation, given.size(), segment_bytes,
-                [&](SharedMemoryGroup& group, std::size_t segment) {
-                    args.segment_bytes = segment;
-                    staged::staged_reduce_scatter(group, args);
-                });
+    stage(bundle.operation, given.size(),
+          [&](SharedMemoryGroup& group) { staged::staged_reduce_scatter(group, args); });
 }
 
 }  // namespace guozhuang::backends

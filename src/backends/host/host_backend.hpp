@@ -12,7 +12,6 @@
 #include "collectives/policy.hpp"
 #include "engine/backend.hpp"
 #include "trace/timeline.hpp"
-#include "wire/group/eager_rounds.hpp"
 
 namespace guozhuang::backends {
 
@@ -56,6 +55,8 @@ private:
     void average_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry);
     std::span<std::int64_t> wide_numbers(std::size_t count);
     void create_stages();
+    template <class Move>
+    void stage(protocol::OperationKind operation, std::size_t bytes, const Move& move);
     bool uses_staging(const Policy& policy) const noexcept { return policy.staging && tuner_; }
     void gather(const Policy& policy, std::span<const std::span<std::byte>> destinations);
     void exchange(const Policy& policy, std::span<const std::span<const std::byte>> sources,
@@ -71,8 +72,6 @@ private:
     wire::GroupWire ring_;
     bool needs_stages_ = false;  ///< before it moves data, to make memory to stage in
     std::optional<SetStagingBuffers> set_buffers_;
-    /// If all ranks can reach each other's stages.
-    std::optional<wire::EagerRounds> eager_rounds_;
     std::optional<StagingTuner> tuner_;   ///< of the stages, if all can reach each other's
     std::optional<Hierarchy> hierarchy_;  ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;

@@ -10,7 +10,7 @@
 #include "base/log.hpp"
 #include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/ring/all_gather.hpp"
-#include "collectives/staged/stage_layout.hpp"
+#include "collectives/staged/sections.hpp"
 #include "wire/shm/share_together.hpp"
 
 namespace guozhuang::backends {
@@ -63,8 +63,8 @@ bool is_the_first(const wire::Group& group) noexcept {
 
 bool can_stage(const wire::Transport& transport, std::span<const int> ranks) {
     return on_one_host(transport.topology(), ranks) &&
-           staged::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(ranks.size()))
-                   .segment_bytes() > 0;
+           staged::section_limit_bytes(wire::Staging::room_bytes(set_stage_bytes(transport, 1)),
+                                       static_cast<int>(ranks.size())) > 0;
 }
 
 wire::Staging SetStagingBuffers::staging() const noexcept {
@@ -112,15 +112,16 @@ bool Hierarchy::fits(const wire::Group& group) {
     const auto grid = grid_of(group);
     const auto locals = static_cast<int>(grid.local().size());
     return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
-           hierarchical::segment_limit_bytes(stage_bytes_of(group, grid), locals, grid.hosts()) >=
-               hierarchical::least_segment_bytes;
+           hierarchical::segment_limit_bytes(wire::Staging::room_bytes(stage_bytes_of(group, grid)),
+                                             locals,
+                                             grid.hosts()) >= hierarchical::least_segment_bytes;
 }
 
 /// Messages across have the group's own tag: each rank runs its bundles in one order, so between
 /// two of them none is taken for another.
 Hierarchy::Hierarchy(const wire::Group& group, const wire::Staging& staging)
     : grid_(grid_of(group)),
-      local_(group.subgroup(grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),
+      local_(group.subgroup(grid_.local(), grid_.local_rank()), staging),
       across_(group.subgroup(grid_.across(), grid_.cross_rank())) {}
 
 }  // namespace guozhuang::backends

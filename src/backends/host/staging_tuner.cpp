@@ -10,8 +10,7 @@
 namespace guozhuang::backends {
 namespace {
 
-/// Costs are those of operations of 64 KiB and more: what smaller ones take is the scheduler's
-/// matter. They do as the least of these.
+/// Tried are operations of 64 KiB and more: what smaller ones take is the scheduler's matter.
 constexpr int least_class = 16;
 /// Larger ones do as these: few are so large, and their trials would take long.
 constexpr int largest_class = 24;
@@ -19,12 +18,15 @@ constexpr int largest_class = 24;
 }  // namespace
 
 /// Every other cycle of trials goes backwards, for the sake of turns that come in pairs, too.
-std::size_t Trials::next() noexcept {
-    const auto turn = turn_++;
-    if (turn >= 2 * ways_ && turn % between != 0) return best_;
-    const auto cycle = tried_ / ways_, index = tried_ % ways_;
-    ++tried_;
-    return cycle % 2 == 0 ? index : ways_ - 1 - index;
+std::size_t Trials::next() const noexcept {
+    if (turn_ >= 2 * ways && turn_ % between != 0) return best_;
+    const auto cycle = tried_ / ways, index = tried_ % ways;
+    return cycle % 2 == 0 ? index : ways - 1 - index;
+}
+
+void Trials::advance() noexcept {
+    if (turn_ < 2 * ways || turn_ % between == 0) ++tried_;
+    ++turn_;
 }
 
 /// A rank may be late for an operation, never early: so the believed cost of a way falls at once
@@ -41,10 +43,13 @@ bool Trials::record(std::size_t way, float cost) noexcept {
 
 StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::size_t bytes) {
     const int size = static_cast<int>(std::bit_width(bytes)) - 1;
-    const Key key{operation, std::clamp(size, least_class, largest_class)};
-    auto& trials = trials_.try_emplace(key, ways_).first->second;
-    const auto way = size < least_class ? trials.best() : trials.next();
-    group_.begin(streams(way));
+    if (size < least_class) {
+        group_.set_streams(false);
+        return {};
+    }
+    const Key key{operation, std::min(size, largest_class)};
+    const auto way = trials_[key].next();
+    group_.set_streams(streams(way));
     return {.key = key,
             .bytes = bytes,
             .round = group_.round(),
@@ -54,10 +59,9 @@ StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::si
 
 void StagingTuner::end(const Run& run) {
     // There was nothing to move, so the others may not have published their costs yet.
-    if (group_.round() == run.round) return;
+    if (run.bytes == 0 || group_.round() == run.round) return;
+    trials_[run.key].advance();
     if (published_) record(*published_);
-    published_.reset();
-    if (run.bytes >> least_class == 0) return;
     slot_ ^= 1;  // in the other, the rank may still read what was published before
     group_.publish_cost(slot_, cost_of(run));
     published_ = run;
@@ -77,14 +81,9 @@ void StagingTuner::record(const Run& run) {
     const auto& [operation, size] = run.key;
     auto& trials = trials_.at(run.key);
     if (!trials.record(run.way, group_.least_cost(slot_)) || group_.rank() != 0) return;
-    base::log(LogLevel::debug, "{} of {} KiB by {} ranks: {} stores, segments of 1/{}",
-              name_of(operation), (std::size_t{1} << size) / 1024, group_.size(),
-              streams(trials.best()) ? "streaming" : "plain", 1 << trials.best() / 2);
-}
-
-std::size_t StagingTuner::shortened(std::size_t segment_bytes, std::size_t way) noexcept {
-    constexpr std::size_t least = std::size_t{8} << 10;
-    return std::max(segment_bytes >> way / 2, std::min(segment_bytes, least));
+    base::log(LogLevel::debug, "{} of {} KiB by {} ranks: {} stores", name_of(operation),
+              (std::size_t{1} << size) / 1024, group_.size(),
+              streams(trials.best()) ? "streaming" : "plain");
 }
 
 }  // namespace guozhuang::backends

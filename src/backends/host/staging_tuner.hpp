@@ -21,67 +21,64 @@ public:
     /// A way is tried anew after this many turns: an odd number, so that of turns in pairs no way
     /// always has the same place.
     static constexpr std::size_t between = 31;
-    static constexpr std::size_t most_ways = 6;
+    static constexpr std::size_t ways = 2;
     static constexpr float unknown = std::numeric_limits<float>::infinity();
 
-    explicit Trials(std::size_t ways) noexcept : ways_(ways) { costs_.fill(unknown); }
+    Trials() noexcept { costs_.fill(unknown); }
 
     /// The way of the next turn: the best, or one that is tried. At first all are, twice.
-    std::size_t next() noexcept;
+    std::size_t next() const noexcept;
+    /// That turn has been taken.
+    void advance() noexcept;
     /// What a turn has cost, in any unit; unknown says nothing. In the order of the turns. True:
     /// another way is now the best.
     bool record(std::size_t way, float cost) noexcept;
     std::size_t best() const noexcept { return best_; }
 
 private:
-    std::size_t ways_, best_ = 0, turn_ = 0, tried_ = 0;
-    std::array<float, most_ways> costs_{};  ///< of each way, as it is believed to be
+    std::size_t best_ = 0, turn_ = 0, tried_ = 0;
+    std::array<float, ways> costs_{};  ///< of each way, as it is believed to be
 };
 
-/// Runs what a group stages, and finds out how: with stores that stay in the caches or go past
-/// them, in segments as long as they may be, half or a quarter. Which is faster depends on the
-/// caches, and on which of them the ranks share, and nothing but the time depends on it. Every
-/// operation and size has its own answer, found on operations that run anyway, whose cost is the
-/// fastest rank's, which was the last to begin and waited for nobody. The others see its figure one
-/// operation later, so that all ranks change at the same one. One thread at a time.
+/// Runs what a group stages, and finds out how: with stores that stay in the caches, or go past
+/// them. Which is faster depends on which caches the ranks share, and nothing but the time depends
+/// on it. Every operation and size has its own answer, found on operations that run anyway, whose
+/// cost is the fastest rank's, which was the last to begin and waited for nobody. The others see
+/// its figure one operation later, so that all ranks change at the same one. One thread at a time.
 class StagingTuner {
 public:
-    /// `tries_segments`: false where others than this group must cut the same segments.
-    StagingTuner(const wire::Group& ranks, const wire::Staging& staging, bool tries_segments)
-        : group_(ranks, staging), ways_(tries_segments ? Trials::most_ways : 2) {}
+    StagingTuner(const wire::Group& ranks, const wire::Staging& staging) : group_(ranks, staging) {}
 
     wire::SharedMemoryGroup& group() noexcept { return group_; }
     const wire::SharedMemoryGroup& group() const noexcept { return group_; }
 
-    /// move(group, segment_bytes) is an operation that moves this many bytes in segments of at most
-    /// this many: all ranks say the same.
+    /// move(group) is an operation that moves this many bytes: all ranks say the same. Returns what
+    /// it does: false if it was offered and has not taken place.
     template <class Move>
-    void run(protocol::OperationKind operation, std::size_t bytes, std::size_t segment_bytes,
-             const Move& move) {
+    bool run(protocol::OperationKind operation, std::size_t bytes, const Move& move) {
         const auto run = begin(operation, bytes);
-        move(group_, shortened(segment_bytes, run.way));
+        if (!move(group_)) return false;
         end(run);
+        return true;
     }
 
 private:
     using Key = std::pair<protocol::OperationKind, int>;  ///< and the binary logarithm of the size
     struct Run {
         Key key;
-        std::size_t bytes;
-        std::uint64_t round;
-        std::size_t way;
-        base::Clock::time_point began;
+        std::size_t bytes = 0;
+        std::uint64_t round = 0;
+        std::size_t way = 0;
+        base::Clock::time_point began = {};
     };
     Run begin(protocol::OperationKind operation, std::size_t bytes);
     void end(const Run& run);
     void record(const Run& run);
     float cost_of(const Run& run) const;
 
-    static bool streams(std::size_t way) noexcept { return way % 2 == 1; }
-    static std::size_t shortened(std::size_t segment_bytes, std::size_t way) noexcept;
+    static bool streams(std::size_t way) noexcept { return way == 1; }
 
     wire::SharedMemoryGroup group_;
-    const std::size_t ways_;
     std::map<Key, Trials> trials_;
     /// The run whose cost this rank published last, if the others' are yet to be read.
     std::optional<Run> published_;

@@ -1,16 +1,11 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
-#include <utility>
 
-#include "base/failpoint.hpp"
 #include "collectives/concepts/peer_memory.hpp"
-#include "device/host/stream_copy.hpp"
 #include "wire/group/group.hpp"
 #include "wire/shm/staging.hpp"
 
@@ -18,90 +13,93 @@ namespace guozhuang::wire {
 
 /// The PeerMemory of a process set whose ranks are on one host: collective algorithms stage data in
 /// it. For one thread at a time. Whatever the group refers to must outlive it.
+///
+/// A round may be *offered* before the ranks have agreed on an operation, with a fingerprint of
+/// what it is for. It goes ahead if all ranks offer it with the same one. Whoever sees that they
+/// have, and no verdict, goes ahead. A rank that doubts (one offers something else, it has waited
+/// for long enough, it is about something else itself) first says so in the verdict, then looks at
+/// the offers once more: if not all are there, it decides that the round does not go ahead. So may
+/// any other that sees the doubt: nobody depends on another to leave a round. A round that does not
+/// go ahead is left out by all. docs/decisions/038 and tests/model/offers.pml say why it is right.
 class SharedMemoryGroup {
 public:
     /// `staging`: of as many ranks, used by no other object; must outlive this.
-    SharedMemoryGroup(const Group& group, const Staging& staging)
-        : group_(group),
-          staging_(staging),
-          round_(progress(rank()).load(std::memory_order_seq_cst)) {}
+    SharedMemoryGroup(const Group& group, const Staging& staging);
 
     int rank() const noexcept { return group_.group_rank; }
     int size() const noexcept { return static_cast<int>(group_.ranks.size()); }
-    std::span<std::byte> stage(int peer) const noexcept { return staging_.stage(peer); }
     std::uint64_t round() const noexcept { return round_; }
-
-    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) noexcept {
-        bytes_put_ += bytes.size();
-        if (streams_ && bytes.size() >= least_streamed) {
-            device::stream_copy(room, bytes);
-            streamed_ = true;
-        } else if (!bytes.empty()) {
-            std::memcpy(room.data(), bytes.data(), bytes.size());
-        }
-        return bytes.size();
+    std::span<std::byte> room(int peer, std::uint64_t round) const noexcept {
+        return staging_.room(peer, round);
     }
-
-    void publish(std::size_t bytes) {
-        base::pass(base::Failpoint::round_publish);
-        if (std::exchange(streamed_, false)) device::fence_streamed();
-        group_.transport.count_staged(bytes);
-        progress(rank()).store(++round_, std::memory_order_seq_cst);
-        group_.nudge_others();
+    std::span<std::byte, note_bytes> note(int peer, std::uint64_t round) const noexcept {
+        return staging_.head(peer, round).note;
     }
+    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) noexcept;
 
-    /// Throws Error(aborted), Error(timeout), or what the pump throws.
-    void await() {
-        base::pass(base::Failpoint::round_await);
-        for (int peer = 0; peer < size(); ++peer)
-            group_.wait_until(
-                [&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
-    }
+    void publish(std::size_t bytes);
+    /// Throws Error(aborted), Error(timeout), or what the pump throws; not of a round that is
+    /// offered.
+    bool await(std::uint64_t round);
+    void answer(std::uint64_t round, std::size_t bytes);
+    void await_answers(std::uint64_t round);
 
     RegionRef locate(std::span<const std::byte> memory) const {
         return group_.transport.regions()->locate(memory);
     }
-    std::span<std::byte> at(int peer, const RegionRef& ref) const {
-        const auto memory =
-            group_.transport.regions()->at(group_.ranks[static_cast<std::size_t>(peer)], ref);
-        if (memory.empty() && base::is_aborted(group_.transport.doorbell()))
-            base::throw_cause(group_.transport.doorbell());
-        return memory;
-    }
+    std::span<std::byte> at(int peer, const RegionRef& ref) const;
     void yield_to_others() {
         if (group_.pump != nullptr) group_.pump->pump();
     }
 
-    /// To be called before each operation. `streams`: what this rank puts on its stage goes past
-    /// its caches. Each rank may choose that for itself.
-    void begin(bool streams) noexcept {
+    /// To be called before each operation that the ranks have agreed on.
+    void begin() noexcept { leave_out_doubted(); }
+    /// To be called before one that they have not: its first round is offered. Returns false if it
+    /// cannot be: the others have gone on without this rank, or may not be done with an earlier
+    /// round.
+    bool begin_offer(std::uint64_t fingerprint) noexcept;
+    /// Declines the round that others have offered, if there is one: this rank is about something
+    /// else.
+    void decline() noexcept;
+
+    /// From here on what this rank puts goes past its caches, or does not. Each rank may choose
+    /// that for itself.
+    void set_streams(bool streams) noexcept {
         streams_ = streams;
         bytes_put_ = 0;
     }
-    std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since begin()
+    bool streams() const noexcept { return streams_; }
+    std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since set_streams()
 
     /// publish_cost: sets this rank's cost in a slot; the others can read it after the next round.
     /// least_cost: the least that any rank has published in the slot.
     void publish_cost(std::size_t slot, float cost) noexcept {
         staging_.progress[static_cast<std::size_t>(rank())].costs[slot] = cost;
     }
-    float least_cost(std::size_t slot) const noexcept {
-        const auto least = std::ranges::min_element(
-            staging_.progress, {}, [slot](const auto& peer) { return peer.costs[slot]; });
-        return least->costs[slot];
-    }
+    float least_cost(std::size_t slot) const noexcept;
 
 private:
-    /// Smaller copies are not streamed: much of them would be parts of cache lines.
-    static constexpr std::size_t least_streamed = 1024;
+    /// The last two bits of a verdict; before them stands the round.
+    enum Ruling : std::uint64_t { none = 0, doubted = 1, off = 2, on = 3 };
 
-    std::atomic<std::uint64_t>& progress(int peer) const noexcept {
-        return staging_.progress[static_cast<std::size_t>(peer)].rounds;
-    }
+    template <class Word>
+    void await_all(std::uint64_t round, const Word& word);
+    void fence() noexcept;
+    bool goes_ahead(std::uint64_t round) noexcept;
+    bool await_offers(std::uint64_t round);
+    bool settle(std::uint64_t round) noexcept;
+    bool all_have_offered(std::uint64_t round) const noexcept;
+    std::uint64_t doubted_round() const noexcept { return staging_.verdict->word.load() / 4; }
+    void leave_out_doubted() noexcept;
+    void leave_out(std::uint64_t round) noexcept;
 
     Group group_;
     Staging staging_;
-    std::uint64_t round_;  ///< goes on from what this rank has ended before
+    std::uint64_t round_ = 1;
+    std::uint64_t offer_ = 0;    ///< of the next round to be published; 0: it is agreed on
+    std::uint64_t offered_ = 0;  ///< the round that this rank has offered and not yet awaited
+    /// No rank needs a room any more that this one may write: all have published the round before.
+    bool may_offer_ = true;
     bool streams_ = false;
     bool streamed_ = false;  ///< whether something was streamed in this round
     std::size_t bytes_put_ = 0;

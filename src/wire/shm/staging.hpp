@@ -7,56 +7,84 @@
 #include <new>
 #include <span>
 
-#include "wire/shm/eager_slots.hpp"
+#include "collectives/concepts/peer_memory.hpp"
 
 namespace guozhuang::wire {
 
-/// Memory in which the ranks of one host stage what they give each other: a stage of each rank, and
-/// how many rounds each has ended; and their eager slots. A view. See PeerMemory in
-/// collectives/concepts/peer_memory.hpp for who may write what to a stage, and when.
+/// Memory in which the ranks of one host stage what they give each other: the rooms of each rank
+/// (see PeerMemory), and the words that say how far each has come. A view.
 struct Staging {
-    struct alignas(64) Progress {
-        std::atomic<std::uint64_t> rounds{0};
+    /// A pair of cache lines, which some processors fetch together.
+    static constexpr std::size_t line_bytes = 128;
+    static constexpr std::size_t rooms = 3;
+
+    /// What begins a room. The others wait for `round`.
+    struct alignas(64) Head {
+        std::atomic<std::uint64_t> round{0};  ///< the last that its rank has published here
+        std::uint64_t offer = 0;  ///< fingerprint of what the round is offered for; 0: agreed on
+        std::array<std::byte, note_bytes> note{};
+    };
+    struct alignas(line_bytes) Progress {
+        std::atomic<std::uint64_t> answered{0};  ///< the last round with answers in which it has
         std::array<float, 2> costs{};  ///< of operations: see SharedMemoryGroup::publish_cost
     };
+    /// What has become of the last round that was offered and doubted: see SharedMemoryGroup.
+    struct alignas(line_bytes) Verdict {
+        std::atomic<std::uint64_t> word{0};
+    };
+
+    Verdict* verdict;
     std::span<Progress> progress;  ///< by local rank
     std::span<std::byte> stages;   ///< one after another, all of one size
-    EagerSlots eager_slots;
 
-    /// How it lies in shared memory: progress words; eager slots; then, from a page of its own, the
-    /// stages.
+    /// How it lies in shared memory: the verdict; progress words; then, from a page of its own, the
+    /// stages, each of three rooms.
     static constexpr std::size_t stage_offset(int ranks, int rank,
                                               std::size_t stage_bytes) noexcept {
         // The largest page that Linux uses: a whole number of pages everywhere.
         constexpr std::size_t page_bytes = std::size_t{64} << 10;
-        const auto head_bytes = progress_bytes(ranks) + EagerSlots::bytes_for(ranks);
-        return (head_bytes + page_bytes - 1) / page_bytes * page_bytes +
+        return (progress_offset(ranks) + page_bytes - 1) / page_bytes * page_bytes +
                static_cast<std::size_t>(rank) * stage_bytes;
     }
     static constexpr std::size_t bytes_for(int ranks, std::size_t stage_bytes) noexcept {
         return stage_offset(ranks, ranks, stage_bytes);
     }
-    /// Once, by whoever has made the memory, of bytes_for(); it begins at a cache line.
+    /// Of a room without its head; 0 if the stage is too small.
+    static constexpr std::size_t room_bytes(std::size_t stage_bytes) noexcept {
+        const auto bytes = stage_bytes / rooms / line_bytes * line_bytes;
+        return bytes < sizeof(Head) ? 0 : bytes - sizeof(Head);
+    }
+    /// Once, by whoever has made the memory, of bytes_for(), all of it 0; it begins at a cache
+    /// line. The heads need nothing: they are of plain bytes and integers.
     static void initialise(std::span<std::byte> memory, int ranks) noexcept {
+        ::new (memory.data()) Verdict;
         for (int rank = 0; rank < ranks; ++rank)
-            ::new (memory.data() + progress_bytes(rank)) Progress;
-        EagerSlots::initialise(memory.subspan(progress_bytes(ranks)), ranks);
+            ::new (memory.data() + progress_offset(rank)) Progress;
     }
     static Staging in(std::span<std::byte> memory, int ranks) noexcept {
-        return {.progress = {std::launder(reinterpret_cast<Progress*>(memory.data())),
+        return {.verdict = std::launder(reinterpret_cast<Verdict*>(memory.data())),
+                .progress = {std::launder(
+                                 reinterpret_cast<Progress*>(memory.data() + progress_offset(0))),
                              static_cast<std::size_t>(ranks)},
-                .stages = memory.subspan(stage_offset(ranks, 0, 0)),
-                .eager_slots = EagerSlots::in(memory.subspan(progress_bytes(ranks)), ranks)};
+                .stages = memory.subspan(stage_offset(ranks, 0, 0))};
     }
 
-    std::span<std::byte> stage(int rank) const noexcept {
-        const auto bytes = stages.size() / progress.size();
-        return stages.subspan(static_cast<std::size_t>(rank) * bytes, bytes);
+    Head& head(int rank, std::uint64_t round) const noexcept {
+        return *std::launder(reinterpret_cast<Head*>(whole_room(rank, round).data()));
+    }
+    std::span<std::byte> room(int rank, std::uint64_t round) const noexcept {
+        return whole_room(rank, round).subspan(sizeof(Head));
     }
 
 private:
-    static constexpr std::size_t progress_bytes(int ranks) noexcept {
-        return static_cast<std::size_t>(ranks) * sizeof(Progress);
+    static constexpr std::size_t progress_offset(int ranks) noexcept {
+        return sizeof(Verdict) + static_cast<std::size_t>(ranks) * sizeof(Progress);
+    }
+    std::span<std::byte> whole_room(int rank, std::uint64_t round) const noexcept {
+        const auto stage_bytes = stages.size() / progress.size();
+        const auto bytes = sizeof(Head) + room_bytes(stage_bytes);
+        return stages.subspan(static_cast<std::size_t>(rank) * stage_bytes + round % rooms * bytes,
+                              bytes);
     }
 };
 

@@ -382,7 +382,9 @@ void many_in_place(Session& session, Report& report) {
     for (std::size_t i = 0; i < count; ++i)
         tensors.push_back(buffer.numbers(i * (length + gap), length));
     const std::vector<TensorView> views(tensors.begin(), tensors.end());
-    const auto all_bytes = count * length * sizeof(float);
+    // What a rank writes if all is staged: the others' blocks, and its own sums to each of them.
+    const auto others = static_cast<std::size_t>(session.size() - 1);
+    const auto all_bytes = 2 * others * count * length * sizeof(float) / (others + 1);
     const auto is_less = [&](std::uint64_t bytes) {
         return !can_share() || session.size() == 1 || bytes < all_bytes * 95 / 100;
     };

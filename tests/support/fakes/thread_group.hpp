@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -17,63 +18,85 @@
 
 namespace guozhuang::test {
 
-/// The stages of a group of threads, and how many rounds each has ended. A wait that lasts half a
-/// minute is a deadlock.
+/// The rooms of a group of threads, and how far each has come. A wait that lasts half a minute is a
+/// deadlock.
 class Stages {
 public:
-    Stages(int ranks, std::size_t stage_bytes)
-        : rounds_(static_cast<std::size_t>(ranks)),
-          lines_(rounds_.size() * stage_bytes / sizeof(Line)),
-          stage_bytes_(stage_bytes) {}
+    static constexpr std::size_t rooms = 3;
 
-    int ranks() const { return static_cast<int>(rounds_.size()); }
-    std::span<std::byte> stage(int rank) {
+    Stages(int ranks, std::size_t room_bytes)
+        : progress_(static_cast<std::size_t>(ranks)),
+          notes_(progress_.size() * rooms),
+          lines_(progress_.size() * rooms * room_bytes / sizeof(Line)),
+          room_bytes_(room_bytes) {}
+
+    int ranks() const { return static_cast<int>(progress_.size()); }
+    std::span<std::byte> room(int rank, std::uint64_t round) {
         return std::as_writable_bytes(std::span(lines_))
-            .subspan(static_cast<std::size_t>(rank) * stage_bytes_, stage_bytes_);
+            .subspan(index(rank, round) * room_bytes_, room_bytes_);
     }
-    std::uint64_t rounds(int rank) {
-        const std::lock_guard lock(mutex_);
-        return rounds_[static_cast<std::size_t>(rank)];
+    std::span<std::byte, note_bytes> note(int rank, std::uint64_t round) {
+        return notes_[index(rank, round)];
     }
-    void end_round(int rank) {
+    std::uint64_t round(int rank) {
         const std::lock_guard lock(mutex_);
-        ++rounds_[static_cast<std::size_t>(rank)];
+        return progress_[static_cast<std::size_t>(rank)].published + 1;
+    }
+    void publish(int rank) {
+        const std::lock_guard lock(mutex_);
+        ++progress_[static_cast<std::size_t>(rank)].published;
         news_.notify_all();
     }
-    /// Returns when every rank has ended as many rounds as this one.
-    void await(int rank) {
-        std::unique_lock lock(mutex_);
-        const auto mine = rounds_[static_cast<std::size_t>(rank)];
-        const auto all_there = [&] {
-            for (const auto theirs : rounds_)
-                if (theirs < mine) return false;
-            return true;
-        };
-        if (!news_.wait_for(lock, std::chrono::seconds(30), all_there))
-            throw std::runtime_error("deadlock: a round is never ended");
+    void answer(int rank, std::uint64_t round) {
+        const std::lock_guard lock(mutex_);
+        progress_[static_cast<std::size_t>(rank)].answered = round;
+        news_.notify_all();
     }
+    void await(std::uint64_t round) { await_all(&Progress::published, round); }
+    void await_answers(std::uint64_t round) { await_all(&Progress::answered, round); }
 
 private:
+    struct Progress {
+        std::uint64_t published = 0, answered = 0;  ///< the last rounds
+    };
     struct alignas(scratch_alignment) Line {
         std::byte bytes[scratch_alignment];
     };
+
+    std::size_t index(int rank, std::uint64_t round) const {
+        return static_cast<std::size_t>(rank) * rooms + round % rooms;
+    }
+    void await_all(std::uint64_t Progress::*word, std::uint64_t round) {
+        std::unique_lock lock(mutex_);
+        const auto all_there = [&] {
+            return std::ranges::all_of(progress_,
+                                       [&](const Progress& each) { return each.*word >= round; });
+        };
+        if (!news_.wait_for(lock, std::chrono::seconds(30), all_there))
+            throw std::runtime_error("deadlock: a round is never published or answered");
+    }
+
     std::mutex mutex_;
     std::condition_variable news_;
-    std::vector<std::uint64_t> rounds_;
+    std::vector<Progress> progress_;
+    std::vector<std::array<std::byte, note_bytes>> notes_;
     std::vector<Line> lines_;
-    std::size_t stage_bytes_;
+    std::size_t room_bytes_;
 };
 
 /// A PeerMemory between threads. A rank dawdles where it reads and where it writes, each time
-/// another one, so what is written over too early is seen; and counts what it stages.
+/// another one, so what is written over too early is seen; and counts what it writes and its waits.
 class ThreadGroup {
 public:
     ThreadGroup(Stages& stages, int rank) : stages_(&stages), rank_(rank) {}
 
     int rank() const { return rank_; }
     int size() const { return stages_->ranks(); }
-    std::span<std::byte> stage(int peer) { return stages_->stage(peer); }
-    std::uint64_t round() { return stages_->rounds(rank_); }
+    std::uint64_t round() { return stages_->round(rank_); }
+    std::span<std::byte> room(int peer, std::uint64_t round) { return stages_->room(peer, round); }
+    std::span<std::byte, note_bytes> note(int peer, std::uint64_t round) {
+        return stages_->note(peer, round);
+    }
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
         std::ranges::copy(bytes, room.begin());
         return bytes.size();
@@ -81,12 +104,21 @@ public:
     void publish(std::size_t bytes) {
         bytes_ += bytes;
         ++rounds_;
-        stages_->end_round(rank_);
+        stages_->publish(rank_);
     }
-    void await() {
-        stages_->await(rank_);
-        if ((round() + static_cast<std::uint64_t>(rank_)) % 3 == 0)
-            std::this_thread::sleep_for(std::chrono::microseconds(20));
+    bool await(std::uint64_t round) {
+        stages_->await(round);
+        dawdle(round);
+        return true;
+    }
+    void answer(std::uint64_t round, std::size_t bytes) {
+        bytes_ += bytes;
+        ++answers_;
+        stages_->answer(rank_, round);
+    }
+    void await_answers(std::uint64_t round) {
+        stages_->await_answers(round);
+        dawdle(round + 1);
     }
 
     /// From here on all memory of this rank is in that region, but for so many bytes at both ends
@@ -116,11 +148,17 @@ public:
 
     std::size_t bytes() const { return bytes_; }
     std::size_t rounds() const { return rounds_; }
+    std::size_t answers() const { return answers_; }
 
 private:
+    void dawdle(std::uint64_t round) const {
+        if ((round + static_cast<std::uint64_t>(rank_)) % 3 == 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+
     Stages* stages_;
     int rank_;
-    std::size_t bytes_ = 0, rounds_ = 0;
+    std::size_t bytes_ = 0, rounds_ = 0, answers_ = 0;
     std::uint64_t region_ = 0;
     std::size_t ends_ = 0;
     std::vector<const std::byte*> only_;

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "collectives/concepts/reduce.hpp"
-#include "collectives/staged/stage_layout.hpp"
 #include "support/fakes/thread_group.hpp"
 #include "support/fakes/thread_wire.hpp"
 
@@ -267,56 +266,55 @@ private:
     std::map<int, std::size_t> sends_, receives_;
 };
 
-/// A ThreadGroup that writes a Trace: what a rank wrote to its stage in a round.
+/// A ThreadGroup that writes a Trace: what a rank wrote to its room of a round; and what it
+/// answered, once, although it writes that to every rank.
 class TraceGroup {
 public:
     TraceGroup(Stages& stages, Trace& trace, int rank, InFigure where = {})
-        : group_(stages, rank),
-          trace_(&trace),
-          where_(std::move(where)),
-          before_(stage(rank).size() / sizeof(Symbol), nothing) {
-        const auto own = stage(rank);
-        std::memcpy(own.data(), before_.data(), own.size());
-        const staged::StageLayout layout(own.size(), size());
-        // No rank shows any places, so the words stay as they are.
-        for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}})
-            layout.ref_count(own, round) = 0;
-        std::memcpy(before_.data(), own.data(), own.size());
-    }
+        : group_(stages, rank), trace_(&trace), where_(std::move(where)) {}
 
     int rank() const { return group_.rank(); }
     int size() const { return group_.size(); }
-    std::span<std::byte> stage(int peer) { return group_.stage(peer); }
     std::uint64_t round() { return group_.round(); }
+    std::span<std::byte> room(int peer, std::uint64_t round) { return group_.room(peer, round); }
+    std::span<std::byte, note_bytes> note(int peer, std::uint64_t round) {
+        return group_.note(peer, round);
+    }
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
+        put_.insert(put_.end(), bytes.begin(), bytes.end());
         return group_.put(room, bytes);
     }
     void publish(std::size_t bytes) {
-        std::vector<Symbol> now(stage(rank()).size() / sizeof(Symbol)), fresh;
-        std::memcpy(now.data(), stage(rank()).data(), stage(rank()).size());
-        for (std::size_t i = 0; i < now.size(); ++i)
-            if (now[i] != before_[i]) fresh.push_back(now[i]);
-        if (fresh.size() * sizeof(Symbol) != bytes)
-            throw std::runtime_error("other bytes were staged than were published");
-        if (!fresh.empty())
-            trace_->staged(where_.column(rank()),
-                           where_.first_step + where_.steps_a_round * round(),
-                           SymbolTable::show(std::as_bytes(std::span(fresh))));
-        before_ = now;
+        if (put_.size() != bytes)
+            throw std::runtime_error("other bytes were put than were published");
+        write(round() - 1, put_.size());
         group_.publish(bytes);
     }
-    void await() { group_.await(); }
+    bool await(std::uint64_t round) { return group_.await(round); }
+    void answer(std::uint64_t round, std::size_t bytes) {
+        if (put_.size() != bytes)
+            throw std::runtime_error("other bytes were put than were answered");
+        write(round, bytes / static_cast<std::size_t>(size() - 1));
+        group_.answer(round, bytes);
+    }
+    void await_answers(std::uint64_t round) { group_.await_answers(round); }
     static RegionRef locate(std::span<const std::byte>) { return {}; }
     static std::span<std::byte> at(int, const RegionRef&) { return {}; }
     static void yield_to_others() {}
 
 private:
-    static constexpr Symbol nothing = ~Symbol{0};
+    /// The first so many of the bytes that were put since the last call.
+    void write(std::uint64_t step, std::size_t bytes) {
+        if (bytes > 0)
+            trace_->staged(where_.column(rank()), where_.first_step + where_.steps_a_round * step,
+                           SymbolTable::show(std::span(put_).first(bytes)));
+        put_.clear();
+    }
 
     ThreadGroup group_;
     Trace* trace_;
     InFigure where_;
-    std::vector<Symbol> before_;  ///< the stage at the end of the last round
+    std::vector<std::byte> put_;
 };
 
 }  // namespace guozhuang::test
