@@ -367,18 +367,6 @@ std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
     return nullptr;
 }
 
-bool Engine::try_between_bundles(const std::function<bool()>& action) {
-    if (!mutex_.try_lock()) return false;
-    bool done = false;
-    {
-        const base::Lock lock(mutex_, std::adopt_lock);
-        done = action();
-    }
-    // A caller may have found the lock taken, and be waiting behind this thread.
-    base::ring_callers(context_.doorbell, context_.wait.audience);
-    return done;
-}
-
 // --- the end -------------------------------------------------------------------------------------
 
 void Engine::close(std::string_view reason, int culprit) {

@@ -128,7 +128,18 @@ public:
     void release_tensors(const OwnsTensors& owner);
     /// Runs `action` while no bundle of this engine moves on the host, and returns its result.
     /// Returns false at once if a bundle moves.
-    bool try_between_bundles(const std::function<bool()>& action);
+    template <class Action>
+    bool try_between_bundles(const Action& action) {
+        if (!mutex_.try_lock()) return false;
+        bool done = false;
+        {
+            const base::Lock lock(mutex_, std::adopt_lock);
+            done = action();
+        }
+        // A caller may have found the lock taken, and be waiting behind this thread.
+        base::ring_callers(context_.doorbell, context_.wait.audience);
+        return done;
+    }
 
     /// Takes no more requests, and has the other ranks told so. Returns at once: the thread that
     /// drives sends the message.
