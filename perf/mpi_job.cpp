@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "baselines/host_window.hpp"
 #include "statistics.hpp"
 
 namespace guozhuang::perf {
@@ -45,10 +46,16 @@ MpiJob::MpiJob(int* argc, char*** argv) {
 }
 
 MpiJob::~MpiJob() {
+    rounds_.reset();
     MPI_Finalize();
 }
 
+void MpiJob::align_in_memory() {
+    rounds_ = std::make_unique<HostRounds>(*this);
+}
+
 void MpiJob::align() const {
+    if (rounds_) return rounds_->end_round();
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -64,6 +71,11 @@ std::vector<double> MpiJob::max(std::vector<double> values) const {
 
 std::uint64_t MpiJob::sum(std::uint64_t value) const {
     MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return value;
+}
+
+double MpiJob::add(double value) const {
+    MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     return value;
 }
 

@@ -3,11 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace guozhuang::perf {
+
+class HostRounds;
 
 /// A measurement that cannot be done as asked. Thrown on all ranks alike, so the first rank reports
 /// it and none aborts.
@@ -33,10 +36,15 @@ public:
     /// Lets the ranks start at the same time. To be called before each timed operation of any
     /// series.
     void align() const;
+    /// From now on align() is a barrier of flags in memory that all ranks have mapped, instead of
+    /// MPI's: so operations start alike whichever MPI is measured, and whoever waits yields where
+    /// ranks share cores. Collective. Throws a Refusal if the ranks are not all on one host.
+    void align_in_memory();
     double max(double value) const;
     /// The largest over all ranks, index by index: the slowest rank of each iteration.
     std::vector<double> max(std::vector<double> values) const;
     std::uint64_t sum(std::uint64_t value) const;
+    double add(double value) const;
     /// Rank 0's value: for decisions that depend on measured times.
     std::size_t of_first(std::size_t value) const;
     /// On rank 0 the texts of all ranks, in rank order; empty on others.
@@ -60,6 +68,7 @@ public:
 private:
     int rank_ = 0;
     int size_ = 1;
+    std::unique_ptr<HostRounds> rounds_;  ///< null: MPI's barrier
 };
 
 /// The count as an int, which MPI-3 takes. Throws std::invalid_argument if it does not fit.

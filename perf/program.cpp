@@ -79,6 +79,13 @@ void add_memory(CLI::App& command, Options& options) {
         ->excludes(memory);
 }
 
+void add_watch(CLI::App& command, bool& watch) {
+    command.add_flag(
+        "--watch", watch,
+        "operations start from a barrier of flags, not MPI's; what others disturbed is "
+        "measured again; one host");
+}
+
 void add_baselines(CLI::App& command, std::vector<const BaselineKind*>& chosen,
                    std::span<const BaselineKind> baselines) {
     std::vector<std::string> names;
@@ -146,6 +153,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
                     "this many busy threads on each host, as of another program; also shows means, "
                     "and a hop through pipes")
         ->check(CLI::Range(0, 1024));
+    add_watch(command, sweep.watch);
     add_baselines(command, sweep.baselines, request.baselines);
     add_example(
         command, request,
@@ -173,6 +181,7 @@ void add_replay(CLI::App& app, Request& request) {
     command.add_flag("--calls", request.replay.calls,
                      "also measure one asynchronous call for each gradient");
     add_memory(command, request.replay);
+    add_watch(command, request.replay.watch);
     add_baselines(command, request.replay.baselines, request.baselines);
     add_example(command, request, "--set resnet50 --peer mpi");
     add_output(command, request);
@@ -224,8 +233,9 @@ std::optional<int> parse(const MpiJob& job, int argc, char** argv, Request& requ
     }
 }
 
-int measure(const MpiJob& job, const Request& request, const std::string& arguments) {
+int measure(MpiJob& job, const Request& request, const std::string& arguments) {
     try {
+        if (request.sweep.watch || request.replay.watch) job.align_in_memory();
         JsonLines lines(job, request.json);
         lines.write(run_line(job, arguments));
         return request.run(job, lines) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -235,7 +245,7 @@ int measure(const MpiJob& job, const Request& request, const std::string& argume
     }
 }
 
-int run(const MpiJob& job, Request& request, int argc, char** argv) {
+int run(MpiJob& job, Request& request, int argc, char** argv) {
     if (const auto code = parse(job, argc, argv, request)) return *code;
     std::string arguments;
     for (int i = 1; i < argc; ++i) arguments += (i > 1 ? " " : "") + std::string(argv[i]);
@@ -249,7 +259,7 @@ int run(const MpiJob& job, Request& request, int argc, char** argv) {
 
 int run_program(std::string_view name, std::span<const BaselineKind> baselines, int argc,
                 char** argv) {
-    const MpiJob job(&argc, &argv);
+    MpiJob job(&argc, &argv);
     try {
         Request request;
         request.program = name;

@@ -2,6 +2,7 @@
 
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "baselines/baseline.hpp"
 #include "baselines/mpi_types.hpp"
@@ -52,6 +53,7 @@ HostWindow::~HostWindow() {
 }
 
 HostRounds::HostRounds(const MpiJob& job) : window_(job, line_bytes) {
+    if (std::cmp_greater(job.size(), std::thread::hardware_concurrency())) most_looks_ = 0;
     own_ = ::new (window_.part(job.rank()).data()) Flag(0);
     for (int rank = 0; rank < job.size(); ++rank)
         flags_.push_back(reinterpret_cast<Flag*>(window_.part(rank).data()));
@@ -60,10 +62,9 @@ HostRounds::HostRounds(const MpiJob& job) : window_(job, line_bytes) {
 
 void HostRounds::end_round() {
     own_->store(++round_, std::memory_order_release);
-    constexpr int most_looks = 1000;  // before others get this rank's core
     for (const auto* flag : flags_)
         for (int looks = 0; flag->load(std::memory_order_acquire) < round_; ++looks)
-            if (looks > most_looks) std::this_thread::yield();
+            if (looks > most_looks_) std::this_thread::yield();
 }
 
 void add_floats(std::span<float> to, std::span<const float> from) {

@@ -40,6 +40,7 @@ private:
     std::vector<Flag*> flags_;  ///< by rank: how far it is
     Flag* own_;
     std::uint64_t round_ = 0;
+    int most_looks_ = 1000;  ///< before others get this rank's core
 };
 
 /// to += from, in runs of a fixed length, which the compiler turns into the widest vector code that

@@ -11,6 +11,7 @@
 #include "pattern.hpp"
 #include "replay/step_series.hpp"
 #include "statistics.hpp"
+#include "watch.hpp"
 
 namespace guozhuang::perf {
 namespace {
@@ -52,6 +53,13 @@ void step_once(const MpiJob& job, Lane& lane) {
     lane.sent.messages += after.messages - before.messages;
 }
 
+/// The lanes take turns, step by step; what was measured before is forgotten.
+void measure(const MpiJob& job, std::vector<Lane>& lanes, std::size_t steps) {
+    for (auto& lane : lanes) lane = {.series = std::move(lane.series), .baseline = lane.baseline};
+    for (std::size_t step = 0; step < steps; ++step)
+        for (auto& lane : lanes) step_once(job, lane);
+}
+
 /// Runs one untimed step and checks every element. Each gradient starts at another element of the
 /// pattern, so none is taken for another.
 void prove(const MpiJob& job, StepSeries& series, const Gradients& gradients, std::size_t first) {
@@ -83,6 +91,7 @@ struct Summary {
     std::optional<Sent> sent;
     double cpu_s, faults;
     std::optional<DeviceAllreduce> bounded = {};
+    std::optional<Disturbance> disturbance = {};
 };
 
 Summary row_of(const MpiJob& job, const Lane& lane) {
@@ -119,6 +128,7 @@ Json line_of(const MpiJob& job, const ReplayOptions& options, const Summary& row
               {"messages_sent", row.sent ? Json(row.sent->messages) : Json(nullptr)},
               {"cpu_s_per_step", row.cpu_s},
               {"page_faults", row.faults}};
+    add_to(line, row.disturbance);
     if (options.device) line["device"] = name_of(*options.device);
     if (row.bounded) {
         line["path"] = row.bounded->path;
@@ -211,13 +221,17 @@ void replay(const MpiJob& job, const ReplayOptions& options, JsonLines& lines) {
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);
     const auto clear = [](std::span<std::byte> all) { std::ranges::fill(all, std::byte{0}); };
     fill_from_host(device.get(), gradients.flat(), clear);  // otherwise sums of sums would overflow
-    for (std::size_t step = 0; step < options.steps; ++step)
-        for (auto& lane : lanes) step_once(job, lane);
+    const auto disturbance =
+        measure_watched(job, options.watch, [&] { measure(job, lanes, options.steps); });
     std::vector<Summary> rows;
-    for (const auto& lane : lanes) rows.push_back(row_of(job, lane));
+    for (const auto& lane : lanes) {
+        rows.push_back(row_of(job, lane));
+        rows.back().disturbance = disturbance;
+    }
     if (device) rows.front().bounded = allreduce_of(job, options, *device, lines);
     if (job.first()) print_header(gradients, options);
     report(job, options, rows, lines);
+    print(job, disturbance);
     for (const auto& baseline : baselines)
         report_fastest(job, options, rows, baseline->name(), lines);
 }

@@ -16,7 +16,8 @@ namespace guozhuang::perf {
 struct ReplayOptions {
     std::string set;  ///< see read_gradient_set()
     std::size_t steps = 20;
-    bool calls = false;                          ///< also one asynchronous call for each gradient
+    bool calls = false;  ///< also one asynchronous call for each gradient
+    bool watch = false;  ///< measures again if others disturbed it, and says how much they did
     MemoryKind memory = MemoryKind::ordinary;    ///< of the gradients
     std::optional<DeviceKind> device;            ///< theirs; the memory is then MemoryKind::device
     std::vector<const BaselineKind*> baselines;  ///< measured beside the library

@@ -10,6 +10,7 @@
 #include "beside/beside.hpp"
 #include "bounds.hpp"
 #include "statistics.hpp"
+#include "watch.hpp"
 
 namespace guozhuang::perf {
 namespace {
@@ -37,6 +38,7 @@ struct Schedule {
     std::size_t warm_up;     // untimed, first in a round: recovers from the change of series
 
     static constexpr std::size_t fewest = 4, most = 1000, rounds_at_most = 10;
+    static constexpr std::size_t most_watched = 100'000;  // it takes time to see a disturbance
 
     static Schedule of(std::size_t iterations) {
         const std::size_t rounds = std::min(iterations, rounds_at_most);
@@ -59,8 +61,9 @@ public:
     void add(std::unique_ptr<Series> series) { lanes_.push_back({std::move(series), {}, 0}); }
 
     void measure(const SweepOptions& options) {
-        const Schedule schedule =
-            Schedule::of(options.iterations.value_or(affordable(options.seconds)));
+        for (auto& lane : lanes_) lane.seconds.clear();
+        hop_seconds_.clear();
+        const Schedule schedule = Schedule::of(options.iterations.value_or(affordable(options)));
         for (std::size_t round = 0; round < schedule.rounds; ++round) {
             for (auto& lane : lanes_) {
                 if (pipes_ != nullptr) job_.align();
@@ -103,13 +106,14 @@ private:
 
     /// How many iterations of each series fit into the budget, found by trial; the first run of
     /// each does not count.
-    std::size_t affordable(double budget) {
+    std::size_t affordable(const SweepOptions& options) {
         for (auto& lane : lanes_) once(lane);
         const auto start = Clock::now();
         for (auto& lane : lanes_) once(lane);
-        const double fit = std::floor(budget / std::max(seconds_since(start), 1e-9));
-        return job_.of_first(static_cast<std::size_t>(
-            std::clamp(fit, double{Schedule::fewest}, double{Schedule::most})));
+        const double fit = std::floor(options.seconds / std::max(seconds_since(start), 1e-9));
+        const double most = options.watch ? Schedule::most_watched : Schedule::most;
+        return job_.of_first(
+            static_cast<std::size_t>(std::clamp(fit, double{Schedule::fewest}, most)));
     }
 
     void measure_hops(std::size_t rounds) {
@@ -336,13 +340,16 @@ std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& l
         for (const auto& baseline : baselines)
             row.add(baseline->series(test, input.all(), output.all()));
         if (pipes) row.take_hops(*pipes);
-        row.measure(options);
+        const auto disturbance = measure_watched(job, options.watch, [&] { row.measure(options); });
         auto figures = row.figures();
         const auto hop = row.hop();
         if (is_bounded(options)) figures[0].bounded = allreduce_of(job, test, *device, bandwidths);
         if (job.first()) print_row(options, test, figures, hop);
+        print(job, disturbance);
         for (std::size_t i = 0; i < figures.size(); ++i) {
-            lines.write(line_of(options, test, row.series(i), figures[i]));
+            auto line = line_of(options, test, row.series(i), figures[i]);
+            add_to(line, disturbance);
+            lines.write(line);
             (row.series(i) == "guozhuang" ? ours : of_baselines) += figures[i].errors.value_or(0);
         }
         if (hop) lines.write(line_of_hop(*options.beside, test, *hop));

@@ -29,7 +29,9 @@ struct SweepOptions {
     /// Iterations of each series; empty: as many as fit into the budget.
     std::optional<std::size_t> iterations;
     std::optional<int> beside = {};  ///< busy threads of another program on each host
-    double seconds = 2;              ///< budget of one size, all series together
+    bool watch =
+        false;  ///< measures a size again that others disturbed, and says how much they did
+    double seconds = 2;  ///< budget of one size, all series together
 };
 
 /// Times a collective over a range of sizes. Prints a row per size, and writes a line per size and

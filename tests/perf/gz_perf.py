@@ -52,6 +52,10 @@ def look_at(line):
         keys += ["beside", "mean_us"]
     if line.get("memory") == "device":
         keys += ["device"] + ["path", "paths"] * ("paths" in line)
+    if "disturbed" in line:
+        keys += ["foreign_cores", "switches_per_s", "tries", "disturbed"]
+        assert line["foreign_cores"] >= 0 <= line["switches_per_s"], line
+        assert line["tries"] in (1, 2, 3) and (line["disturbed"] or line["foreign_cores"] <= 0.1)
     assert list(line) == keys, line
     if line["kind"] == "run":
         assert (
@@ -354,6 +358,29 @@ def beside(command):
     assert "beside" not in line and "mean_us" not in line, line
 
 
+def watch(command):
+    """With --watch each line says how others disturbed it; a busy program does, whatever is
+    tried."""
+    sizes = ["--max-bytes", "64K", "--factor", "128", "--check", "--peer", "mpi"]
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        lines = lines_of(command, "allreduce", "--watch", *sizes, "--seconds", "0.3")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert [(line["bytes"], line["series"]) for line in lines] == [
+        (size, series) for size in (4, 512, 65536) for series in ("guozhuang", "mpi")
+    ], lines
+    assert all(line["errors"] == 0 for line in lines), lines
+    assert all(line["disturbed"] and line["tries"] == 3 for line in lines), lines
+    lines = lines_of(
+        command, "replay", "--watch", "--set", "tiny1000", "--steps", "3", "--peer", "mpi"
+    )
+    assert all("disturbed" in line for line in lines), lines
+    assert [line["series"] for line in lines] == steps_beside("mpi"), lines
+
+
 def idle(command):
     for pending in ([], ["--pending"]):
         (line,) = lines_of(command, "idle", "--seconds", "1", "--threads", *pending)
@@ -596,7 +623,7 @@ def budget(command):
 {
     test.__name__: test
     for test in (
-        sweep, replay, advice, staged, fake, cuda, gloo, beside, idle, refusals, algorithms,
+        sweep, replay, advice, staged, fake, cuda, gloo, beside, watch, idle, refusals, algorithms,
         kernels, budget, report, device_report,
     )
 }[sys.argv[1]](sys.argv[2:])
