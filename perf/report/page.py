@@ -4,6 +4,8 @@ import html
 import math
 import statistics
 
+from tables import select
+
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 30, 44
 SERIES = {  # what is drawn, and how: by series and what tells its rows apart
@@ -31,10 +33,6 @@ svg { font: 11px system-ui, sans-serif; } .row { display: flex; flex-wrap: wrap;
   display: inline-block; width: 1.2em; height: .35em; margin-right: .4em; vertical-align: middle;
 }
 """
-
-
-def select(rows, **keys):
-    return [row for row in rows if all(row.get(key) == value for key, value in keys.items())]
 
 
 def bounds(rows):

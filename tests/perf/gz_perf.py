@@ -512,6 +512,88 @@ def device_report(command):
         assert f">{series}</" in plots, plots
 
 
+def row_of(peer, setting, round_number, times, *, ranks=2, disturbed=False):
+    """The lines of one run of gz-perf beside a peer at one size: ours and theirs, in us."""
+    run = {
+        "kind": "run", "version": "0", "mpi": f"{peer} 1.0", "ranks": ranks,
+        "flag_round_trip_us": 0.1, "settings": {"machine": "some machine"},
+    }
+    series = "oneccl" if peer == "oneccl" else "mpi"
+    for row in (
+        run,
+        *(
+            {
+                "kind": "sweep", "series": name, "ranks": ranks, "bytes": 4096,
+                "memory": "private", "p50_us": time, "disturbed": disturbed,
+            }
+            for name, time in zip(("guozhuang", series), times, strict=True)
+        ),
+    ):
+        yield row | {"peer": peer, "setting": setting, "round": round_number}
+
+
+def peers_lines(_):
+    """Of what was measured beside several peers: the fastest by the ratio within a run, whatever
+    their absolute times; disturbed rounds count only where there are no others, and are marked."""
+    rows = [
+        {"kind": "absent", "peer": "mpich", "round": 0},
+        *row_of("system", "as it comes", 0, (2.0, 6.0)),
+        *row_of("system", "as it comes", 1, (2.0, 5.0)),
+        *row_of("impi", "as it comes", 0, (4.0, 8.0)),
+        *row_of("impi", "a=22", 0, (4.0, 4.4)),
+        *row_of("impi", "a=22", 1, (4.0, 5.2)),
+        *row_of("impi", "a=22", 2, (4.0, 0.4), disturbed=True),
+        *row_of("oneccl", "as it comes", 0, (3.0, 4.5), ranks=4, disturbed=True),
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        file, page = Path(directory) / "lines.json", Path(directory) / "page.md"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        marks = ("<!-- peers: begin, written by perf/report --peers -->", "<!-- peers: end -->")
+        page.write_text(f"before\n{marks[0]}\nold\n{marks[1]}\nafter\n")
+        text = subprocess.run(
+            [REPORT, "--from", str(file), "--docs", str(page)],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=60,
+        ).stdout
+        assert page.read_text() == f"before\n{marks[0]}\n{text.strip()}\n{marks[1]}\nafter\n"
+    two, four = text.split("### The fastest peer beside ours, 4 ranks")
+    assert "| 4K | 4.00 | 4.80 (Intel MPI) | 1.20 (1.10-1.30) |" in two, text
+    assert "| 4K | 2.75 | 1.20 |" in two and "| 4K | 1.50 |" in four, text
+    assert "| 4K | 3.00 | 4.50 (oneCCL) | 1.50 * |" in four, text
+    for said in (
+        "- MPICH was not measured", "- Intel MPI (impi 1.0): a=22; as it comes.",
+        "3 rounds at 2 ranks, 1 round at 4 ranks", "beside impi 1.0, oneccl 1.0, system 1.0",
+    ):
+        assert said in text, (said, text)
+
+
+def peers_report(command):
+    """./run perf --peers, with no other peer than this system's MPI: it is scanned, all lines are
+    watched, and each table has every size and set."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "lines.json"
+        text = subprocess.run(
+            [
+                REPORT, "--program", command[-1], "--peers", "system", "--quick", "--ranks", "2",
+                "--rounds", "1", "--json", str(file),
+            ],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=1700,
+        ).stdout
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert all("disturbed" in line for line in lines if line["kind"] != "run"), lines
+    measured = {line["setting"] for line in lines}
+    assert "as it comes" in measured and measured <= {
+        "as it comes", "mpi-tuned", "mpi-tuned, allreduce_algorithm 2"
+    }, measured
+    assert all(
+        ("OMPI_MCA_btl_vader_max_send_size" in line["settings"]["environment"])
+        == line["setting"].startswith("mpi-tuned")
+        for line in lines if line["kind"] == "run"
+    ), lines
+    for name in ("4", "1K", "64K", "tiny1000"):
+        (row,) = re.findall(rf"^\| {name} \|(.*MPI.*)\|$", text, re.MULTILINE)
+        assert row.count("(MPI of this system)") == 3, text  # private, arena, shared
+
+
 def key_of(line):
     return line.get("set"), line.get("bytes"), line["series"]
 
@@ -624,6 +706,6 @@ def budget(command):
     test.__name__: test
     for test in (
         sweep, replay, advice, staged, fake, cuda, gloo, beside, watch, idle, refusals, algorithms,
-        kernels, budget, report, device_report,
+        kernels, budget, report, device_report, peers_lines, peers_report,
     )
 }[sys.argv[1]](sys.argv[2:])
