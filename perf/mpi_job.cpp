@@ -38,9 +38,10 @@ double round_trip(std::atomic_ref<std::uint32_t> word, std::uint32_t rank, const
 
 }  // namespace
 
-MpiJob::MpiJob(int* argc, char*** argv) {
+MpiJob::MpiJob(int* argc, char*** argv, Callers callers) {
+    const int wanted = callers == Callers::any ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED;
     int provided = 0;
-    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Init_thread(argc, argv, wanted, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
 }

@@ -24,7 +24,11 @@ public:
 /// and abort() are collective, and return the same on all ranks. For the main thread only.
 class MpiJob {
 public:
-    MpiJob(int* argc, char*** argv);
+    /// Who may call MPI: any thread, which the library needs between hosts; or the main one alone,
+    /// where some MPIs are twice as fast.
+    enum class Callers : bool { any, main };
+
+    MpiJob(int* argc, char*** argv, Callers callers = Callers::any);
     ~MpiJob();
     MpiJob(const MpiJob&) = delete;
     MpiJob& operator=(const MpiJob&) = delete;

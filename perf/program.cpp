@@ -82,8 +82,9 @@ void add_memory(CLI::App& command, Options& options) {
 void add_watch(CLI::App& command, bool& watch) {
     command.add_flag(
         "--watch", watch,
-        "operations start from a barrier of flags, not MPI's; what others disturbed is "
-        "measured again; one host");
+        "to compare MPIs on one host: only the main thread may call MPI, operations start from "
+        "flags "
+        "instead of MPI's barrier, and what other programs disturbed is measured again");
 }
 
 void add_baselines(CLI::App& command, std::vector<const BaselineKind*>& chosen,
@@ -259,7 +260,10 @@ int run(MpiJob& job, Request& request, int argc, char** argv) {
 
 int run_program(std::string_view name, std::span<const BaselineKind> baselines, int argc,
                 char** argv) {
-    MpiJob job(&argc, &argv);
+    // Options are read when MPI runs, but this one says how it is started.
+    const bool watch = std::ranges::count(std::span(argv, static_cast<std::size_t>(argc)),
+                                          std::string_view("--watch")) > 0;
+    MpiJob job(&argc, &argv, watch ? MpiJob::Callers::main : MpiJob::Callers::any);
     try {
         Request request;
         request.program = name;

@@ -15,7 +15,7 @@ from tables import number, select, size, table
 
 PERF = Path(__file__).resolve().parents[1]
 TOP = PERF.parent
-LIMIT_SECONDS = 180  # for one run: some settings never end
+LIMIT_SECONDS, SCAN_LIMIT_SECONDS = 300, 60  # for one run: some settings never end
 
 
 def tuned_open_mpi():
@@ -143,7 +143,7 @@ def install(wanted, options):
             yield {"kind": "absent", "peer": name}
 
 
-def run(options, ranks, name, setting, arguments):
+def run(options, ranks, name, setting, arguments, limit=LIMIT_SECONDS):
     """The JSON lines of one run of gz-perf. Throws Failed."""
     peer = PEERS[name]
     environment = os.environ | peer.always | setting[1]
@@ -162,10 +162,10 @@ def run(options, ranks, name, setting, arguments):
         try:
             ended = subprocess.run(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, timeout=LIMIT_SECONDS,
+                text=True, timeout=limit,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"not done in {LIMIT_SECONDS} s") from error
+            raise Failed(f"not done in {limit} s") from error
         if ended.returncode != 0:
             raise Failed(f"ended with {ended.returncode}: {ended.stdout[-300:]}")
         rows = [json.loads(line) for line in file]
@@ -210,7 +210,7 @@ def scan(options, ranks, name):
     arguments = [*sweep("64K" if options.quick else "4M", 0.1), "--factor", "16", "--check"]
     for setting in by_name.items():
         try:
-            rows = run(options, ranks, name, setting, arguments)
+            rows = run(options, ranks, name, setting, arguments, SCAN_LIMIT_SECONDS)
         except Failed as reason:
             say(f"  {peer.name}, {setting[0]}: {reason}")
             continue

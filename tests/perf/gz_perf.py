@@ -364,7 +364,7 @@ def watch(command):
     sizes = ["--max-bytes", "64K", "--factor", "128", "--check", "--peer", "mpi"]
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        lines = lines_of(command, "allreduce", "--watch", *sizes, "--seconds", "0.3")
+        lines = lines_of(command, "allreduce", "--watch", *sizes, "--seconds", "0.1")
     finally:
         for process in busy:
             process.kill()
@@ -374,9 +374,12 @@ def watch(command):
     ], lines
     assert all(line["errors"] == 0 for line in lines), lines
     assert all(line["disturbed"] and line["tries"] == 3 for line in lines), lines
-    lines = lines_of(
-        command, "replay", "--watch", "--set", "tiny1000", "--steps", "3", "--peer", "mpi"
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as gradients:
+        json.dump({"weight": [1000], "bias": [10]}, gradients)
+        gradients.flush()
+        lines = lines_of(
+            command, "replay", "--watch", "--set", gradients.name, "--steps", "3", "--peer", "mpi"
+        )
     assert all("disturbed" in line for line in lines), lines
     assert [line["series"] for line in lines] == steps_beside("mpi"), lines
 
