@@ -169,6 +169,9 @@ def run(options, ranks, name, setting, arguments, limit=LIMIT_SECONDS):
         if ended.returncode != 0:
             raise Failed(f"ended with {ended.returncode}: {ended.stdout[-300:]}")
         rows = [json.loads(line) for line in file]
+    for row in rows:
+        if "mpi" in row:
+            row["mpi"] = " ".join(row["mpi"].split())
     return [row | {"peer": name, "setting": setting[0]} for row in rows]
 
 
@@ -351,7 +354,7 @@ def libraries(rows):
         here = select(rows, peer=name, kind="run")
         if here:
             settings = "; ".join(sorted({row["setting"] for row in here}))
-            yield f"- {peer.name} ({here[0]['mpi']}): {settings}."
+            yield f"- {peer.name}, in a program over {here[0]['mpi']}: {settings}."
         elif select(rows, peer=name):
             yield f"- {peer.name} was not measured: it cannot be had here."
     yield ""
