@@ -246,6 +246,8 @@ def measure_all(options, first_round):
     absent = list(install(wanted, options))
     yield [row | {"round": first_round} for row in absent]
     there = [name for name in wanted if name not in {row["peer"] for row in absent}]
+    if not there:
+        sys.exit("none of these peers can be had")
     scanned = {
         ranks: {name: scan(options, ranks, name) for name in there} for ranks in options.ranks
     }
