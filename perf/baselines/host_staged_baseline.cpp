@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 
@@ -10,22 +11,24 @@ namespace {
 
 using Floats = std::span<float>;
 
-constexpr std::size_t segment = 32 * 1024, small = 4 * 1024;  // floats
+constexpr std::size_t segment = 32 * 1024, small = 128;  // floats
+constexpr std::size_t rooms = 3;
 
 void copy(Floats to, Floats from) {
     std::memcpy(to.data(), from.data(), from.size_bytes());
 }
 
-/// A segment of each rank's block goes to the stage of every other, its owner adds them up, and
-/// the sums come back by its stage. These three steps of three segments are taken together, with
-/// one wait. What is small all add up for themselves after one.
+/// A rank copies a segment, all but its own block, to a room of its own; each adds up its block from
+/// all rooms and writes the sum back into them; and each copies the other sums from its room. These
+/// three steps of three segments are taken together. What is small all add up for themselves.
 class HostStagedBaseline final : public Baseline {
 public:
     explicit HostStagedBaseline(const MpiJob& job)
         : rank_(job.rank()),
           ranks_(job.size()),
-          window_(job, 2 * stage_floats() * sizeof(float)),
-          rounds_(job) {}
+          window_(job, rooms * segment * sizeof(float)),
+          in_(job),
+          out_(job) {}
 
     std::string_view name() const noexcept override { return "staged"; }
     std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input,
@@ -39,68 +42,66 @@ public:
     }
 
 private:
-    /// A segment for each rank, then the sums.
-    std::size_t stage_floats() const { return segment * static_cast<std::size_t>(ranks_ + 1); }
-    /// The peer's stage of a turn; two take turns.
-    Floats stage(std::size_t turn, int peer) const {
-        const Floats both(reinterpret_cast<float*>(window_.part(peer).data()), 2 * stage_floats());
-        return both.subspan(turn % 2 * stage_floats(), stage_floats());
-    }
-    /// The part of it that is for that rank; for `ranks_`, its sums.
-    Floats stage(std::size_t turn, int peer, int for_rank) const {
-        return stage(turn, peer).subspan(static_cast<std::size_t>(for_rank) * segment, segment);
+    Floats room(std::uint64_t round, int peer) const {
+        const Floats all(reinterpret_cast<float*>(window_.part(peer).data()), rooms * segment);
+        return all.subspan(round % rooms * segment, segment);
     }
 
     void sum_small(Floats all) {
-        ++turn_;
-        copy(stage(turn_, rank_), all);
-        rounds_.end_round();
-        copy(all, stage(turn_, 0).first(all.size()));
-        for (int peer = 1; peer < ranks_; ++peer) add_floats(all, stage(turn_, peer));
+        const auto round = in_.round() + 1;
+        copy(room(round, rank_), all);
+        in_.end_round();
+        copy(all, room(round, 0).first(all.size()));
+        for (int peer = 1; peer < ranks_; ++peer) add_floats(all, room(round, peer));
     }
 
     void sum_large(Floats all) {
-        const auto most = segment * static_cast<std::size_t>(ranks_);
-        const auto parts = (all.size() + most - 1) / most;
+        const auto parts = (all.size() + segment - 1) / segment;
         const auto part = [&](std::size_t i) {
-            return all.subspan(i * most, std::min(most, all.size() - i * most));
+            return all.subspan(i * segment, std::min(segment, all.size() - i * segment));
         };
+        const auto published = in_.round(), answered = out_.round();
         for (std::size_t step = 0; step < parts + 2; ++step) {
-            ++turn_;
-            if (step >= 2) copy_in(part(step - 2));
-            if (step >= 1 && step <= parts) add_up(part(step - 1));
-            if (step < parts) copy_out(part(step));
-            if (step <= parts) rounds_.end_round();
+            if (step < parts) {
+                copy_others(part(step), published + step + 1, /*in=*/false);
+                in_.publish();
+            }
+            if (step >= 1 && step <= parts) {
+                in_.await(published + step);
+                add_up(part(step - 1), published + step);
+                out_.publish();
+            }
+            if (step >= 2) {
+                out_.await(answered + step - 1);
+                copy_others(part(step - 2), published + step - 1, /*in=*/true);
+            }
         }
     }
-    /// What that rank adds up.
-    Floats block(Floats part, int owner) const {
+    /// What that rank adds up of a part, or of a room.
+    Floats block(Floats part, Floats of, int owner) const {
         const auto ranks = static_cast<std::size_t>(ranks_);
         const auto length = (part.size() + ranks - 1) / ranks;
         const auto begin = std::min(static_cast<std::size_t>(owner) * length, part.size());
-        return part.subspan(begin, std::min(length, part.size() - begin));
+        return of.subspan(begin, std::min(length, part.size() - begin));
     }
-    void copy_out(Floats part) {
-        for (int peer = 0; peer < ranks_; ++peer)
-            if (peer != rank_) copy(stage(turn_, rank_, peer), block(part, peer));
-    }
-    void add_up(Floats part) {
-        const auto own = block(part, rank_);
-        for (int peer = 0; peer < ranks_; ++peer)
-            if (peer != rank_) add_floats(own, stage(turn_ - 1, peer, rank_));
-        copy(stage(turn_, rank_, ranks_), own);
-    }
-    void copy_in(Floats part) {
+    void copy_others(Floats part, std::uint64_t round, bool in) const {
         for (int peer = 0; peer < ranks_; ++peer) {
-            const auto sums = block(part, peer);
-            if (peer != rank_) copy(sums, stage(turn_ - 1, peer, ranks_).first(sums.size()));
+            const auto mine = block(part, part, peer),
+                       there = block(part, room(round, rank_), peer);
+            if (peer != rank_) in ? copy(mine, there) : copy(there, mine);
         }
+    }
+    void add_up(Floats part, std::uint64_t round) const {
+        const auto own = block(part, part, rank_);
+        for (int peer = 0; peer < ranks_; ++peer)
+            if (peer != rank_) add_floats(own, block(part, room(round, peer), rank_));
+        for (int peer = 0; peer < ranks_; ++peer)
+            if (peer != rank_) copy(block(part, room(round, peer), rank_), own);
     }
 
     const int rank_, ranks_;
     HostWindow window_;
-    HostRounds rounds_;
-    std::size_t turn_ = 0;
+    HostRounds in_, out_;
 };
 
 class HostStagedSeries final : public Series {

@@ -60,10 +60,9 @@ HostRounds::HostRounds(const MpiJob& job) : window_(job, line_bytes) {
     job.align();
 }
 
-void HostRounds::end_round() {
-    own_->store(++round_, std::memory_order_release);
+void HostRounds::await(std::uint64_t round) const {
     for (const auto* flag : flags_)
-        for (int looks = 0; flag->load(std::memory_order_acquire) < round_; ++looks)
+        for (int looks = 0; flag->load(std::memory_order_acquire) < round; ++looks)
             if (looks > most_looks_) std::this_thread::yield();
 }
 

@@ -31,7 +31,14 @@ private:
 class HostRounds {
 public:
     explicit HostRounds(const MpiJob& job);
-    void end_round();
+    void end_round() {
+        publish();
+        await(round_);
+    }
+    /// The two halves of it. So many rounds this rank has published.
+    void publish() { own_->store(++round_, std::memory_order_release); }
+    void await(std::uint64_t round) const;
+    std::uint64_t round() const noexcept { return round_; }
 
 private:
     using Flag = std::atomic<std::uint64_t>;
