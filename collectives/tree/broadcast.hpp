@@ -127,7 +127,7 @@ private:
 
 template <Wire W>
 void broadcast(W& wire, const BroadcastArgs& args) {
-    Broadcast<W>(wire, args).run();
+    if (wire.size() > 1) Broadcast<W>(wire, args).run();
 }
 
 }  // namespace guozhuang::tree

@@ -168,6 +168,11 @@ TEST_CASE("a rank that is alone does not write to its tensors") {
         static_cast<void>(all_gather(zeros));
         static_cast<void>(reduce_scatter(zeros));
         static_cast<void>(all_to_all(zeros));
+        static_cast<void>(all_gather(zeros, {.outputs = {zeros}}));
+        static_cast<void>(reduce_scatter(zeros, {.op = ReduceOp::average, .outputs = {zeros}}));
+        GradientReducer({{"zeros", zeros, zeros}}).finish_pass();
+        broadcast_parameters(std::vector<Parameter>{{"zeros", zeros, {}}});
+        check_consistent(std::vector<Parameter>{{"zeros", zeros, {}}});
     });
     CHECK(munmap(memory, bytes) == 0);
 }

@@ -72,6 +72,8 @@ void HostReduce::narrow(std::span<std::byte> elements, std::span<const std::byte
 void HostReduce::combine_tree(std::span<std::byte> into,
                               std::span<const std::span<const std::byte>> inputs) const {
     if (inputs.size() == 2) return kernels_.combine_and_finish(into, inputs[0], inputs[1], finish_);
+    const bool is_there = inputs.size() == 1 && inputs[0].data() == into.data();
+    if (is_there && finish_.is_identity()) return;  // the memory may be read-only
     const std::size_t step = block_bytes / partial_bytes_ * element_bytes_;
     for (std::size_t offset = 0; offset < into.size(); offset += step) {
         const Block block{offset, std::min(step, into.size() - offset)};

@@ -1,7 +1,9 @@
 """Operations on torch's tensors, as far as they are PyTorch's own (tests/conformance has the rest),
 and their gradients."""
 import collections
+import ctypes
 import gc
+import mmap
 import pickle
 import sys
 import threading
@@ -31,6 +33,19 @@ class Allreduce(ranks.RanksTest):
         weight = torch.nn.Parameter(torch.ones(3))
         hvd.synchronize(hvd.allreduce_async_(weight, average=False))
         self.assertEqual(weight.tolist(), [self.size] * 3)
+
+    def test_rank_alone_writes_nothing(self):
+        """Its tensor is in memory that it must not write to."""
+        if self.size > 1:
+            return
+        tensor = torch.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), dtype=torch.float32)
+        protect, address = ctypes.CDLL(None).mprotect, ctypes.c_void_p(tensor.data_ptr())
+        self.assertEqual(protect(address, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ), 0)
+        for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
+            hvd.allreduce_(tensor, op=op)
+            hvd.synchronize(hvd.grouped_allreduce_async_([tensor, tensor], op=op))
+        hvd.broadcast_(tensor, 0)
+        hvd.broadcast_parameters([("tensor", tensor)])
 
     def test_not_contiguous(self):
         given = ramp(3, 4).t()
