@@ -50,10 +50,13 @@ def allreduce(arguments):
 
 
 def replay(arguments):
-    """Of the gradients of a set, without compute: by the reducer of the optimizer, as gz-perf does,
-    and by an operation for each gradient."""
+    """Of the gradients of a set, without compute: by the reducer of the optimizer and in its
+    buffers, and by an operation for each gradient."""
     shapes = json.loads((SETS / f"{arguments.set}.json").read_text())
-    parameters = [(name, torch.ones(shape), torch.ones(shape)) for name, shape in shapes.items()]
+    values = [torch.ones(shape) for shape in shapes.values()]
+    layouts = [(each.shape, each.stride(), each.dtype, each.device) for each in values]
+    buffers = make_buffers(layouts, Arena(hvd.global_process_set))
+    parameters = [*zip(shapes, values, buffers)]
     reducer = Reducer("gz-perf", parameters, hvd.Average, 1.0, None, hvd.global_process_set)
 
     def by_reducer():
@@ -64,7 +67,7 @@ def replay(arguments):
 
     def by_operations():
         for handle in [hvd.allreduce_async_(gradient, name=name)
-                       for name, _, gradient in reversed(parameters)]:
+                       for name, gradient in zip(reversed(shapes), reversed(values))]:
             hvd.synchronize(handle)
 
     for series, step in {"reducer": by_reducer, "operations": by_operations}.items():
@@ -223,6 +226,7 @@ if __name__ == "__main__":
 
         import guozhuang
         import guozhuang.torch as hvd
-        from guozhuang.torch.reducer import Reducer
+        from guozhuang.torch.arena import Arena
+        from guozhuang.torch.reducer import Reducer, make_buffers
         hvd.init()
     given.run(given)

@@ -142,6 +142,8 @@ STATUS_FUNCTIONS = {
     "gz_handle_last_rank": (c_void_p, _INT),
     "gz_result_tensor": (c_void_p, c_size_t, POINTER(Tensor)),
     "gz_result_rows": (c_void_p, c_size_t, POINTER(POINTER(c_int64)), POINTER(c_size_t)),
+    "gz_arena_create": (c_size_t, POINTER(Device), _HANDLE),
+    "gz_arena_allocate": (c_void_p, c_size_t, c_size_t, _HANDLE),
     "gz_reducer_create": (POINTER(Parameter), c_size_t, POINTER(ReducerOptions), _HANDLE),
     "gz_reducer_mark": (c_void_p, c_size_t),
     "gz_reducer_set_stream": (c_void_p, POINTER(Stream)),
@@ -164,6 +166,7 @@ OTHER_FUNCTIONS = {
     "gz_process_set_free": (None, c_void_p),
     "gz_handle_free": (None, c_void_p),
     "gz_result_free": (None, c_void_p),
+    "gz_arena_free": (None, c_void_p),
     "gz_reducer_free": (None, c_void_p),
     "gz_info_free": (None, c_void_p),
 }

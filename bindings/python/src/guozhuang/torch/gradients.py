@@ -13,6 +13,7 @@ from ..errors import Error, refuse
 from ..lacks import FAILURES, as_one, is_lack, leave_for
 from ..process_sets import global_process_set
 from .agreement import OPS, agree, ask
+from .arena import Arena
 from .compression import Compression, name_of
 from .gradient import Gradient
 from .operations import scaled, sparse_allreduce_async
@@ -414,6 +415,7 @@ class Gradients:
     def _forget(self):
         """What the ranks have agreed on: the next batch is as the first one."""
         self._trained, self._reducers, self._uses = [], [], None
+        self._arena = Arena(self._process_set)
         for gradient in self._gradients:
             gradient.forget()
 
@@ -436,22 +438,31 @@ class Gradients:
         there may be none of them."""
         for gradient in self._trained:
             gradient.is_trained, gradient.is_sparse = True, gradient.name in sparse
-        dense = [each for each in self._trained if self._sparse_as_dense or not each.is_sparse]
+        rest = [each for each in self._trained if self._sparse_as_dense or not each.is_sparse]
+        parts = []
         for group in self._groups:
             wanted = set(map(id, group))
-            self._make_reducer([each for each in dense if id(each.parameter) in wanted], ONE_BUNDLE)
-            dense = [each for each in dense if id(each.parameter) not in wanted]
-        device = self._trained[0].parameter.device if self._trained else None
-        self._uses = torch.zeros(1 + len(self._trained), device=device)
-        self._make_reducer(dense, self._bundle_bytes,
+            parts.append([each for each in rest if id(each.parameter) in wanted])
+            rest = [each for each in rest if id(each.parameter) not in wanted]
+        self._make_buffers([each for part in (*parts, rest) for each in part])
+        for part in parts:
+            self._make_reducer(part, ONE_BUNDLE)
+        self._make_reducer(rest, self._bundle_bytes,
                            [("uses of gradients", self._uses, self._uses)])
+
+    def _make_buffers(self, gradients):
+        """Those of one reducer come one after the other."""
+        device = self._trained[0].parameter.device if self._trained else torch.device("cpu")
+        uses = torch.Size([1 + len(self._trained)]), (1,), torch.get_default_dtype(), device
+        self._uses, *buffers = make_buffers([uses, *map(self._layout_of, gradients)], self._arena)
+        for gradient, buffer in zip(gradients, buffers):
+            gradient.buffer = buffer
 
     def _make_reducer(self, gradients, bundle_bytes, others=()):
         """`others` are triples of a name, a parameter and the buffer of its gradient."""
         triples = [*others]
-        buffers = make_buffers([self._layout_of(gradient) for gradient in gradients])
-        for index, (gradient, buffer) in enumerate(zip(gradients, buffers), len(others)):
-            gradient.buffer, gradient.index = buffer, index
+        for index, gradient in enumerate(gradients, len(others)):
+            gradient.index = index
             first = self._first_values.get(id(gradient.parameter))
             is_changed = first is not None and not torch.equal(first, gradient.parameter)
             triples.append((gradient.name, first if is_changed else gradient.parameter,

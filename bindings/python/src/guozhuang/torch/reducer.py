@@ -10,15 +10,15 @@ from ..process_sets import pointer_of
 from . import tensors
 
 
-def make_buffers(layouts):
+def make_buffers(layouts, arena):
     """Zeros, for each of these a shape, strides, a dtype and a device. Those of one dtype and
     device lie in one tensor without a gap, the last one first as in bundles, so a path may move
     their bundle as one. Each has a count of its changes of its own."""
     buffers, by_kind = [None] * len(layouts), {}
     for index, (shape, _, *kind) in reversed([*enumerate(layouts)]):
         by_kind.setdefault(tuple(kind), []).append((index, shape.numel()))
-    for (dtype, device), alike in by_kind.items():
-        flat = torch.zeros(sum(count for _, count in alike), dtype=dtype, device=device)
+    kinds = [(sum(count for _, count in alike), *kind) for kind, alike in by_kind.items()]
+    for flat, alike in zip(arena.zeros(kinds), by_kind.values()):
         begin = 0
         for index, count in alike:
             buffers[index] = flat.data.as_strided(*layouts[index][:2], begin)
