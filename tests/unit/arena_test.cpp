@@ -1,5 +1,7 @@
 // Arenas, and memory that is shared in place, of ranks that are threads.
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <sys/mman.h>
 
 #include "support/cases/arena_cases.hpp"
@@ -199,12 +201,43 @@ TEST_CASE("memory that is moved in several steps keeps what it holds, in both di
         REQUIRE(shared.ranges().size() == 1);
         CHECK(shared.ranges().front().memory.size() == pages.memory.size());
         CHECK(wrong() == 0);
-        auto peer = wire::SharedFile::attach(shared.file().offer(), pages.memory.size());
-        CHECK(std::ranges::equal(peer.memory(), pages.memory));
-        peer.memory().back() = std::byte{9};
+        auto peer = wire::SharedFile::attach(shared.file().offer(), shared.file().memory().size());
+        const auto its_pages = peer.memory().subspan(shared.ranges().front().offset);
+        CHECK(std::ranges::equal(its_pages, pages.memory));
+        its_pages.back() = std::byte{9};
     }
     CHECK(wrong() == 0);
     CHECK(pages.memory.back() == std::byte{9});
+}
+
+/// How many KiB of the mapping in which the address lies are in huge pages.
+std::size_t huge_kib_at(const void* memory) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    std::ifstream maps("/proc/self/smaps");
+    bool is_here = false;
+    for (std::string line; std::getline(maps, line);) {
+        std::uintptr_t begin = 0, end = 0;
+        std::size_t kib = 0;
+        if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2)
+            is_here = begin <= address && address < end;
+        else if (is_here && std::sscanf(line.c_str(), "ShmemPmdMapped: %zu kB", &kib) == 1)
+            return kib;
+    }
+    return 0;
+}
+
+TEST_CASE("memory that is shared where it is has huge pages where an arena has") {
+    constexpr std::size_t bytes = 8u << 20;
+    auto file = wire::SharedFile::create(bytes);
+    file.reserve(0, bytes);
+    file.use_huge_pages();
+    file.memory()[bytes / 2] = std::byte{1};
+    Pages pages(bytes / page);
+    pages.memory[bytes / 2] = std::byte{7};
+    const wire::SharedPages shared(std::span(&pages.memory, 1));
+    CHECK(pages.memory[bytes / 2] == std::byte{7});
+    if (huge_kib_at(file.memory().data()) > 0)
+        CHECK(huge_kib_at(pages.memory.data() + bytes / 2) > 0);
 }
 
 TEST_CASE("a peer that wakes after the job has ended cannot write to what was shared") {

@@ -29,11 +29,14 @@ constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 // MADV_COLLAPSE of Linux 6.1, which not all headers know.
 constexpr int make_huge = 25;
 
+/// From there to the next huge page.
+std::size_t before_huge_page(std::uintptr_t address) {
+    return (huge_page_bytes - address % huge_page_bytes) % huge_page_bytes;
+}
+
 std::byte* next_huge_page(void* address) {
-    const auto before =
-        (huge_page_bytes - reinterpret_cast<std::uintptr_t>(address) % huge_page_bytes) %
-        huge_page_bytes;
-    return static_cast<std::byte*>(address) + before;
+    return static_cast<std::byte*>(address) +
+           before_huge_page(reinterpret_cast<std::uintptr_t>(address));
 }
 
 /// Where there is room for so much, with the beginning of a file where a huge page may begin.
@@ -166,13 +169,24 @@ void SharedFile::release(std::size_t offset, std::size_t bytes) noexcept {
 }
 
 void SharedFile::use_huge_pages() noexcept {
-    if (memory_.empty()) return;
-    auto* const begin = next_huge_page(nonce());
-    const auto* const end = memory_.data() + memory_.size();
+    if (!memory_.empty())
+        use_huge_pages({memory_.data() - header_bytes, memory_.size() + header_bytes});
+}
+
+void SharedFile::use_huge_pages(std::span<std::byte> pages) noexcept {
+    auto* const begin = next_huge_page(pages.data());
+    const auto* const end = pages.data() + pages.size();
     if (begin + huge_page_bytes > end) return;
     static_cast<void>(
         madvise(begin, static_cast<std::size_t>(end - begin) / huge_page_bytes * huge_page_bytes,
                 make_huge));
+}
+
+std::size_t SharedFile::matching_offset(std::size_t offset,
+                                        std::span<const std::byte> pages) noexcept {
+    if (pages.size() < huge_page_bytes) return offset;
+    const auto address = reinterpret_cast<std::uintptr_t>(pages.data());
+    return offset + before_huge_page(header_bytes + offset - address);
 }
 
 int SharedFile::map_over(std::span<std::byte> pages, std::size_t offset,

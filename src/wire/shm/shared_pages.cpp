@@ -121,7 +121,8 @@ SharedPages::SharedPages(std::span<const std::span<std::byte>> memory)
       }) {
     const auto pages = whole_pages(memory);
     std::size_t bytes = 0;
-    for (const auto& range : pages) bytes += range.size();
+    for (const auto& range : pages)
+        bytes = SharedFile::matching_offset(bytes, range) + range.size();
     const auto mappings = all_mappings();
     if (mappings.empty()) throw_unavailable("/proc/self/maps", errno);
     for (const auto& range : pages)
@@ -133,12 +134,14 @@ SharedPages::SharedPages(std::span<const std::span<std::byte>> memory)
     std::uint64_t offset = 0;
     try {
         for (const auto& range : pages) {
+            offset = SharedFile::matching_offset(offset, range);
             ranges_.push_back({range.first(0), offset});
             for_each_portion(range, [&](std::span<std::byte> portion) {
                 move(portion, offset);
                 offset += portion.size();
                 return 0;
             });
+            SharedFile::use_huge_pages(range);
         }
     } catch (...) {
         put_back(true);
