@@ -76,7 +76,8 @@ def replay(arguments):
 
 
 def compare(arguments):
-    """Runs the two above and gz-perf in turns."""
+    """Runs the two above and gz-perf in turns, whose gradients are in an arena as the reducer's
+    are."""
     mpirun = ["mpirun", "-np", str(arguments.ranks), "--oversubscribe"]
     python, cpp = [*mpirun, sys.executable, __file__], [*mpirun, arguments.gz_perf]
     repetitions = ["--repetitions", str(arguments.repetitions)]
@@ -85,7 +86,7 @@ def compare(arguments):
     compare_one("4 bytes, us", arguments.rounds, 1e6, [*python, "allreduce", *repetitions],
                 [*cpp, "allreduce", "--max-bytes", "4"], "p50_us")
     compare_one("resnet50, ms", arguments.rounds, 1e3, [*python, "replay", *steps],
-                [*cpp, "replay", *steps], "step_p50_ms")
+                [*cpp, "replay", *steps, "--memory", "arena"], "step_p50_ms")
 
 
 def compare_one(title, rounds, scale, python, cpp, field):
