@@ -25,7 +25,7 @@
 namespace guozhuang::staged {
 
 /// Up to here a bundle is quicker added up by everybody than shared out: a second wait costs more.
-inline constexpr std::size_t symmetric_limit_bytes = 512;
+inline constexpr std::size_t symmetric_limit_bytes = 2048;
 
 /// `bytes`: of all tensors together, at most symmetric_limit_bytes. `terms`: as many as ranks.
 /// Returns what the await of its round does.

@@ -170,6 +170,9 @@ TEST_CASE("a rank that is alone does not write to its tensors") {
         static_cast<void>(all_to_all(zeros));
         static_cast<void>(all_gather(zeros, {.outputs = {zeros}}));
         static_cast<void>(reduce_scatter(zeros, {.op = ReduceOp::average, .outputs = {zeros}}));
+        const TensorView integers(memory, DType::i32, zeros.shape);
+        static_cast<void>(
+            reduce_scatter(integers, {.op = ReduceOp::average, .outputs = {integers}}));
         GradientReducer({{"zeros", zeros, zeros}}).finish_pass();
         broadcast_parameters(std::vector<Parameter>{{"zeros", zeros, {}}});
         check_consistent(std::vector<Parameter>{{"zeros", zeros, {}}});

@@ -218,7 +218,7 @@ void HostBackend::move(const engine::Bundle& bundle) {
             break;
         case protocol::OperationKind::reduce_scatter:
             for (const auto& entry : bundle.entries)
-                device::averages_in_i64(bundle.op, entry.tensor.dtype)
+                wire_.size() > 1 && device::averages_in_i64(bundle.op, entry.tensor.dtype)
                     ? average_scatter(bundle, entry)
                     : reduce_scatter(bundle, entry);
             break;
