@@ -1,11 +1,32 @@
 #include "engine/eager_calls.hpp"
 
+#include <new>
 #include <string>
 
 #include "base/process.hpp"
+#include "engine/execution.hpp"
 #include "engine/stall_watch.hpp"
 
 namespace guozhuang::engine {
+
+/// A call is under way while this lives.
+class EagerCalls::Running {
+public:
+    Running(EagerCalls& calls, const EagerCall& call) noexcept : calls_(calls) {
+        calls.running_ = &call;
+    }
+    ~Running() {
+        calls_.running_ = nullptr;
+        if (!calls_.watched_) return;
+        calls_.watched_->set_ended(nullptr);
+        calls_.watched_.reset();
+    }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+private:
+    EagerCalls& calls_;
+};
 
 bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
     const auto& [description, tensor, name, number] = call;
@@ -27,6 +48,7 @@ bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
         slice.begin() && name.empty() ? queue_.numbered_name(operation, number) : std::string();
     const auto fingerprint =
         protocol::fingerprint_of_allreduce(name, number, description, tensor.dtype, tensor.shape);
+    const Running running(*this, call);
     try {
         if (!host_->run_eagerly({.memory = tensor.memory(),
                                  .dtype = tensor.dtype,
@@ -37,13 +59,35 @@ bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
                                  .fingerprint = fingerprint}))
             return false;
     } catch (...) {
-        failure = std::current_exception();
+        failure = error_of(std::current_exception(), call);
         return false;
     }
     if (slice.begin())
         context_.timeline->add_request(name.empty() ? std::string_view(numbered) : name, "eager",
                                        {*slice.begin(), base::Clock::now()}, facts());
     return true;
+}
+
+std::exception_ptr EagerCalls::error_of(const std::exception_ptr& cause,
+                                        const EagerCall& call) const noexcept try {
+    const auto request = request_of(call);
+    return as_error(cause, {.operation = request.operation(), .tensor = request.name.text()},
+                    context_.rank);
+} catch (const std::bad_alloc&) {
+    return cause;
+}
+
+Request EagerCalls::request_of(const EagerCall& call) const {
+    const auto operation = call.description.operation;
+    return {.name = protocol::Name(call.name.empty() ? queue_.numbered_name(operation, call.number)
+                                                     : std::string(call.name)),
+            .description = protocol::share(protocol::Description(call.description))};
+}
+
+std::shared_ptr<Pending> EagerCalls::under_way(const std::shared_ptr<ProgressSource>& engine) {
+    if (running_ != nullptr && !watched_)
+        watched_ = std::make_shared<Pending>(request_of(*running_), engine);
+    return watched_;
 }
 
 }  // namespace guozhuang::engine

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <exception>
 #include <guozhuang/tensor.hpp>
+#include <memory>
 #include <string_view>
 
 #include "collectives/policy.hpp"
 #include "engine/backend.hpp"
 #include "engine/context.hpp"
+#include "engine/pending.hpp"
 #include "engine/submission_queue.hpp"
 #include "protocol/description.hpp"
 
@@ -41,16 +43,27 @@ public:
     /// Returns false if it has changed nothing but the call's number; or has set `failure`, which
     /// is to end the job.
     bool run(const EagerCall& call, std::exception_ptr& failure);
+    /// The call, for an error that names it.
+    Request request_of(const EagerCall& call) const;
+    /// The call that run() is about, as an operation for stall reports; null if there is none. A
+    /// call that no report looks at costs nothing.
+    std::shared_ptr<Pending> under_way(const std::shared_ptr<ProgressSource>& engine);
     /// This rank waits for something else: others need not wait for it in run().
     void decline() noexcept {
         if (host_ != nullptr) host_->decline_eager();
     }
 
 private:
+    class Running;
+    std::exception_ptr error_of(const std::exception_ptr& cause,
+                                const EagerCall& call) const noexcept;
+
     const Context& context_;
     SubmissionQueue& queue_;
     const selection::Policy policy_;
     Backend* host_ = nullptr;
+    const EagerCall* running_ = nullptr;
+    std::shared_ptr<Pending> watched_;  ///< the running one, if a stall report has looked at it
 };
 
 }  // namespace guozhuang::engine

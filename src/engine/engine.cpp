@@ -257,7 +257,9 @@ bool Engine::take_submissions() {
 
 void Engine::check_stalls() {
     if (!stalls_.is_due()) return;
-    stalls_.look(queue_.all_awaited(), [this](const Pending& pending) {
+    auto awaited = queue_.all_awaited();
+    if (auto call = eager_calls_.under_way(shared_from_this())) awaited.push_back(std::move(call));
+    stalls_.look(std::move(awaited), [this](const Pending& pending) {
         mutex_.is_held();
         return control_plane_.progress_of(pending);
     });

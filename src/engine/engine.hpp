@@ -97,7 +97,9 @@ public:
                    life_.state() == LifeCycle::State::open && eager_calls_.may_run() &&
                    eager_calls_.run(call, failure);
         });
-        if (failure) end(failure);
+        if (failure)
+            std::rethrow_exception(
+                for_operation(fail_pending(abort(failure)), eager_calls_.request_of(call), false));
         return done;
     }
 

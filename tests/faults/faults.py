@@ -242,11 +242,13 @@ def disturb_each(*disturbances):
         judge(job, problems + [("unnamed culprits", "a false death")] * ("died" in job.output))
 
 
-def stopped_and_named(point, victim, nth, words):
+def stopped_and_named(point, victim, nth, words, scene="train", size=SMALL):
     """A rank that is stopped for a while is named with its state, not declared dead, and the
     numbers are right."""
     counts["faults injected"] += 1
-    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=stop:800", STALL_WARN_S="0.1")
+    job = Job(
+        scene, size=size, FAILPOINT=f"{point}@{victim}:{nth}=stop:800", STALL_WARN_S="0.1"
+    )
     named = re.search(
         rf"rank {victim} {words} \(pid {job.pids.get(victim, 0)}, stopped; ", job.output
     )
@@ -309,6 +311,9 @@ def quick():
     for victim in (0, 1):
         stopped_and_named("submit", victim, 3, "has not submitted it")
         stopped_and_named("round_publish", victim, 1, "does not come forward")
+    # Of a call that is offered: it goes ahead or not, as the others wait for long enough.
+    either = "(has not submitted it|does not come forward)"
+    stopped_and_named("round_await", 1, 2, either, "allreduce", LARGE)
     stopped_too_long("submit", 1, 3)
     stopped_too_long("round_publish", 0, 1)
     for i, point in enumerate(("handshake", "submit", "execute", "shutdown")):
@@ -345,7 +350,7 @@ def operations():
         killed_at(point, 1 + (i + j) % 2, nth_of(point, False) + 1, scene, size=LARGE)
         for i, (scene, middle) in enumerate({**over_messages, **staged}.items())
         for j, point in enumerate(("execute", middle))
-    ))
+    ), killed_at("round_await", 1, nth_of("round_await", False) + 1, "allreduce", size=LARGE))
 
 
 def hosts():

@@ -18,6 +18,7 @@
 #include <numeric>
 #include <poll.h>
 #include <signal.h>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -26,58 +27,13 @@
 #include <vector>
 
 #include "base/failpoint.hpp"
+#include "report.hpp"
 #include "scarcity.hpp"
 
-namespace gz = guozhuang;
+using namespace guozhuang::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-std::size_t bytes = 4;
-int output = STDOUT_FILENO;
-
-double now_ms() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
-}
-
-std::string escaped(std::string_view text) {
-    std::string result;
-    for (const char c : text) {
-        if (c == '"' || c == '\\') result += '\\';
-        result += c;
-    }
-    return result;
-}
-
-/// One write for each line, so that those of several ranks do not mix.
-void say(const std::string& line) {
-    const auto whole = line + "\n";
-    if (::write(output, whole.data(), whole.size()) < 0) _exit(9);
-}
-
-void say_error(const gz::Session& session, const std::string& what, const gz::Error& error) {
-    const bool has_its_class = (error.code() == gz::ErrorCode::rank_died) ==
-                               (dynamic_cast<const gz::RankDied*>(&error) != nullptr);
-    say(fmt::format(R"({{"rank": {}, "waited_for": "{}", "code": "{}", "culprit": {}, )"
-                    R"("tensor": "{}", "text": "{}", "ms": {:.3f}}})",
-                    session.rank(), what,
-                    has_its_class ? name_of(error.code()) : "of the wrong class",
-                    error.ranks().empty() ? -1 : error.ranks().front(), escaped(error.tensor()),
-                    escaped(error.what()), now_ms()));
-}
-
-void stay_away(int ms) {
-    ::poll(nullptr, 0, ms);
-}
-
-template <class Value>
-void require_equal(Value value, Value expected, const std::string& what) {
-    if (value == expected) return;
-    say(fmt::format(R"({{"wrong": "{}: {} instead of {}"}})", what, value, expected));
-    _exit(8);
-}
 
 /// Every way of moving data, with numbers that are known. What is in flight may outlive the step,
 /// if something else fails.
@@ -174,8 +130,18 @@ int beside_a_joined_rank(gz::Session& session) {
     });
 }
 
+void sum(const gz::Session& session, std::span<float> numbers, int number) {
+    gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
+    require_equal(numbers.back(), static_cast<float>(session.size()), "allreduce");
+}
+
 /// One kind of operation, so that the faults befall that.
 const std::map<std::string, Step> operations = {
+    {"allreduce",
+     [](gz::Session& session, int number) {
+         auto numbers = ones(session);
+         sum(session, numbers, number);
+     }},
     {"broadcast",
      [](gz::Session& session, int number) {
          const int root = number % session.size();
@@ -219,17 +185,14 @@ const std::map<std::string, Step> operations = {
          gz::GradientArena arena(4 * std::max(bytes, std::size_t{1} << 10));
          std::pmr::vector<float> numbers(std::max(bytes / sizeof(float), std::size_t{1}), 1,
                                          &arena);
-         gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
-         require_equal(numbers.back(), static_cast<float>(session.size()), "allreduce in an arena");
+         sum(session, numbers, number);
      }},
     {"shared_in_place",
      [](gz::Session& session, int number) {
          auto numbers = ones(session);
          const gz::TensorView view(numbers);
          const auto registration = gz::share({&view, 1});
-         gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
-         require_equal(numbers.back(), static_cast<float>(session.size()),
-                       "allreduce in shared memory");
+         sum(session, numbers, number);
      }},
     {"group",
      [](gz::Session& session, int number) {
