@@ -47,7 +47,9 @@ Disturbance between(const MpiJob& job, const Use& start, const Use& end) {
     const double seconds = std::chrono::duration<double>(end.at - start.at).count();
     const double foreign_s = end.busy_s - start.busy_s - job.add(end.own_s - start.own_s);
     const double cores = std::thread::hardware_concurrency();
-    const double known_to_s = cores / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    // Each core that was busy may have been counted a tick too much.
+    const double known_to_s =
+        std::min(cores, job.size() + 2.0) / static_cast<double>(::sysconf(_SC_CLK_TCK));
     Disturbance found{.foreign_cores = job.max(std::max(foreign_s - known_to_s, 0.0) / seconds),
                       .switches_per_s = job.max((end.switches - start.switches) / seconds)};
     // Ranks that share a core take it from each other, and yielding counts as losing it.

@@ -28,11 +28,11 @@ inline constexpr std::size_t note_bytes = 48;
 /// publish(): then it is in round r+1. await(r) returns once all ranks have published round r; from
 /// then on this rank may read what they have written. A round may have *answers*: after await(r) a
 /// rank may write to the others' rooms of r, too, each to parts that are nobody else's, and says
-/// with answer(r) that it has. await_answers(r) returns once all ranks have. So may memory of
-/// other kinds be written that all ranks have mapped.
+/// with answer(r) that it has. await_answers(r) returns once all ranks have. Answers may also be
+/// written to other memory that all ranks have mapped.
 ///
-/// A room is used again three rounds later. Before a rank publishes round r+2 it has awaited round
-/// r, and its answers if it has any; and before round r+3, it has done so with round r+1.
+/// A room is used again three rounds later: before a rank writes its room of round r+3 it has
+/// awaited round r+1, and the answers of round r if it has any.
 ///
 /// The first round of an operation may be an offer, which the ranks have not agreed on: its await
 /// returns false, on all of them, if some rank did not offer the same. Then nothing has happened,
@@ -44,8 +44,8 @@ inline constexpr std::size_t note_bytes = 48;
 /// `put` copies to a room, in the way that lets the others read it fastest.
 ///
 /// Call `yield_to_others` every MiB or so inside a long copy loop: it lets control messages and
-/// other process sets make progress. What publishes or waits, and `yield_to_others`, may throw
-/// guozhuang::Error (the job was aborted); algorithms do not catch it.
+/// other process sets make progress. All functions that publish, answer or wait, and
+/// `yield_to_others`, may throw guozhuang::Error (the job was aborted); algorithms do not catch it.
 template <class P>
 concept PeerMemory =
     requires(P& group, int peer, std::uint64_t round, std::size_t bytes,

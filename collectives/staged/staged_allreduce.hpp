@@ -3,7 +3,7 @@
 // and writes the sum over the contributions, to the room of each rank that has given one, which
 // copies it from there. So the cache lines that bring a contribution go back with the sum. It works
 // on three segments at a time: one is copied in, the one before added up, and the one before that
-// copied out. The smallest bundles are symmetric_allreduce.hpp's.
+// copied out. The smallest bundles are left to symmetric_allreduce.hpp.
 //
 // Tensors that all ranks have mapped need not be staged: see in_place_allreduce.hpp. A rank with
 // such tensors shows refs to them in the first round, instead of segments. Then the ranks reduce in

@@ -4,6 +4,7 @@ are neither's (gz-perf --watch)."""
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -159,15 +160,18 @@ def run(options, ranks, name, setting, arguments, limit=LIMIT_SECONDS):
             str(program_of(peer, options)), *arguments, "--watch", "--peer", peer.series,
             "--json", file.name,
         ]
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )
         try:
-            ended = subprocess.run(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, timeout=limit,
-            )
+            output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)  # the ranks, too: they spin
+            process.communicate()
             raise Failed(f"not done in {limit} s") from error
-        if ended.returncode != 0:
-            raise Failed(f"ended with {ended.returncode}: {ended.stdout[-300:]}")
+        if process.returncode != 0:
+            raise Failed(f"ended with {process.returncode}: {output[-300:]}")
         rows = [json.loads(line) for line in file]
     for row in rows:
         if "mpi" in row:

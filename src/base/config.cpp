@@ -220,8 +220,9 @@ constexpr ConfigVariable table[] = {
      parse_word<&Config::shared_memory, switch_words>,
      print_word<&Config::shared_memory, switch_words>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", ConfigScope::rank0_wins,
-     "Bundles up to this size are reduced by algorithms of few steps. Between hosts, tensors up to "
-     "this size are added up in tree order, larger ones around rings.",
+     "Where data travels as messages, bundles up to this size are reduced by algorithms of few "
+     "steps. Between hosts, tensors up to this size are added up in tree order, larger ones "
+     "around rings.",
      parse_size<&Config::small_bytes, 0, gib>, print_number<&Config::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", ConfigScope::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core "

@@ -13,10 +13,10 @@ namespace guozhuang::engine {
 class EagerCalls::Running {
 public:
     Running(EagerCalls& calls, const EagerCall& call) noexcept : calls_(calls) {
-        calls.running_ = &call;
+        calls.running_.store(&call, std::memory_order_release);
     }
     ~Running() {
-        calls_.running_ = nullptr;
+        calls_.running_.store(nullptr, std::memory_order_release);
         if (!calls_.watched_) return;
         calls_.watched_->set_ended(nullptr);
         calls_.watched_.reset();
@@ -85,8 +85,9 @@ Request EagerCalls::request_of(const EagerCall& call) const {
 }
 
 std::shared_ptr<Pending> EagerCalls::under_way(const std::shared_ptr<ProgressSource>& engine) {
-    if (running_ != nullptr && !watched_)
-        watched_ = std::make_shared<Pending>(request_of(*running_), engine);
+    const auto* const call = running_.load();
+    if (call != nullptr && !watched_)
+        watched_ = std::make_shared<Pending>(request_of(*call), engine);
     return watched_;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstddef>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <guozhuang/tensor.hpp>
@@ -43,6 +43,8 @@ public:
     /// Returns false if it has changed nothing but the call's number; or has set `failure`, which
     /// is to end the job.
     bool run(const EagerCall& call, std::exception_ptr& failure);
+    /// Whether a thread is in run(). Any thread.
+    bool is_running() const noexcept { return running_.load(std::memory_order_acquire) != nullptr; }
     /// The call, for an error that names it.
     Request request_of(const EagerCall& call) const;
     /// The call that run() is about, as an operation for stall reports; null if there is none. A
@@ -62,7 +64,7 @@ private:
     SubmissionQueue& queue_;
     const selection::Policy policy_;
     Backend* host_ = nullptr;
-    const EagerCall* running_ = nullptr;
+    std::atomic<const EagerCall*> running_{nullptr};
     std::shared_ptr<Pending> watched_;  ///< the running one, if a stall report has looked at it
 };
 

@@ -93,13 +93,18 @@ public:
         std::exception_ptr failure;
         const bool done = try_between_bundles([&] {
             mutex_.is_held();
-            return !base::is_aborted(context_.doorbell) && log_.empty() &&
-                   life_.state() == LifeCycle::State::open && eager_calls_.may_run() &&
-                   eager_calls_.run(call, failure);
+            const bool is_done = !base::is_aborted(context_.doorbell) && log_.empty() &&
+                                 life_.state() == LifeCycle::State::open &&
+                                 eager_calls_.may_run() && eager_calls_.run(call, failure);
+            if (failure) failure = abort(failure);  // so that no other thread drives on from there
+            return is_done;
         });
-        if (failure)
+        if (failure) {
+            failure = fail_pending(failure);
             std::rethrow_exception(
-                for_operation(fail_pending(abort(failure)), eager_calls_.request_of(call), false));
+                for_operation(failure, eager_calls_.request_of(call), life_.memory_is_on_loan()));
+        }
+        if (has_work()) wake_driver();  // which has left the engine to this call
         return done;
     }
 
@@ -216,7 +221,9 @@ private:
     DriveResult drive_once(DrivePolicy policy) GUOZHUANG_REQUIRES(mutex_);
     DriveResult try_drive_once(DrivePolicy policy = DrivePolicy::all_entries);
     bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
-    bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
+    bool helped() const noexcept {
+        return helpers_.load(std::memory_order_acquire) > 0 || eager_calls_.is_running();
+    }
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);

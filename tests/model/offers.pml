@@ -2,7 +2,7 @@
 // calls one after the other, each of one of KINDS kinds. For each a rank may offer a round; where
 // that does not go ahead, or it does not offer, it goes the ordinary way: it waits for all to come
 // that way with the same call, declines what others offer meanwhile, and then takes a round that
-// is agreed on. Every third call is of nothing, and so takes no round that way. A rank may doubt a
+// is agreed on. Every second call is of nothing, and so takes no round that way. A rank may doubt a
 // round that it has offered at any moment, since it waits for a while only; and after a round in
 // vain it may make the same call anew, RETRIES times, as after a lack of memory.
 //
@@ -215,7 +215,7 @@ active [N] proctype rank() {
             :: ordinary[call] < N -> decline()
             od;
             if
-            :: call % 3 != 2 ->
+            :: call % 2 == 0 ->
                 leave_out_doubted();
                 publish(0);
                 for (peer : 0 .. N - 1) {

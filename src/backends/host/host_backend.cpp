@@ -169,8 +169,8 @@ private:
     const Sum sum_;
 };
 
-/// As after an agreement, but that the first round is offered. Where memory is lacking for it, the
-/// ordinary way deals with that.
+/// As after an agreement, but that the first round is offered. If there is no memory for it, the
+/// call goes the ordinary way, which deals with that.
 bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     const auto& [memory, dtype, op, prescale, postscale, policy, fingerprint] = allreduce;
     if (wire_.size() == 1) {
@@ -181,6 +181,7 @@ bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     auto& group = tuner_->group();
     const std::span<const std::span<std::byte>> tensors(&memory, 1);
     const device::HostReduce reduce(dtype, op, wire_.size(), postscale);
+    group.set_streams(false);
     if (memory.size() <= staged::symmetric_limit_bytes)
         return group.begin_offer(fingerprint) &&
                staged::symmetric_allreduce(group, tensors, memory.size(), reduce, terms_);

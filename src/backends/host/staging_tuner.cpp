@@ -10,7 +10,7 @@
 namespace guozhuang::backends {
 namespace {
 
-/// Tried are operations of 64 KiB and more: what smaller ones take is the scheduler's matter.
+/// Only operations of 64 KiB and more are tried: the time of smaller ones depends on the scheduler.
 constexpr int least_class = 16;
 /// Larger ones do as these: few are so large, and their trials would take long.
 constexpr int largest_class = 24;

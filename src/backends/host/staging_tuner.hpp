@@ -50,7 +50,6 @@ public:
     StagingTuner(const wire::Group& ranks, const wire::Staging& staging) : group_(ranks, staging) {}
 
     wire::SharedMemoryGroup& group() noexcept { return group_; }
-    const wire::SharedMemoryGroup& group() const noexcept { return group_; }
 
     /// move(group) is an operation that moves this many bytes: all ranks say the same. Returns what
     /// it does: false if it was offered and has not taken place.

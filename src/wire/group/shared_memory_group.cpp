@@ -80,10 +80,14 @@ void SharedMemoryGroup::fence() noexcept {
 void SharedMemoryGroup::publish(std::size_t bytes) {
     base::pass(base::Failpoint::round_publish);
     fence();
-    group_.transport.count_staged(bytes);
     auto& head = staging_.head(rank(), round_);
     head.offer = std::exchange(offer_, 0);
-    if (head.offer != 0) offered_ = round_;
+    if (head.offer != 0) {
+        offered_ = round_;
+        bytes_offered_ = bytes;
+    } else {
+        group_.transport.count_staged(bytes);
+    }
     head.round.store(round_++, std::memory_order_seq_cst);
     group_.nudge_others();
 }
@@ -160,7 +164,10 @@ bool SharedMemoryGroup::goes_ahead(std::uint64_t round) noexcept {
         is_on = false;
     }
     if (!is_on) is_on = settle(round);
-    if (!is_on) leave_out(round);
+    if (is_on)
+        group_.transport.count_staged(bytes_offered_);
+    else
+        leave_out(round);
     return is_on;
 }
 
@@ -182,21 +189,21 @@ bool SharedMemoryGroup::await_offers(std::uint64_t round) {
     return doubted_round() != round;
 }
 
-/// Doubts the round, unless another rank has, and decides it, unless another has: so all get the
-/// same answer.
+/// Doubts the round, unless another rank has, and gives the verdict, unless another has: so all get
+/// the same one.
 bool SharedMemoryGroup::settle(std::uint64_t round) noexcept {
     auto& word = staging_.verdict->word;
-    auto ruling = word.load();
+    auto verdict = word.load();
     do {
-        if (ruling / 4 >= round) break;
-    } while (!word.compare_exchange_weak(ruling, 4 * round + doubted));
-    ruling = word.load();
-    if (ruling == 4 * round + doubted &&
-        word.compare_exchange_strong(ruling, 4 * round + (all_have_offered(round) ? on : off))) {
+        if (verdict / 4 >= round) break;
+    } while (!word.compare_exchange_weak(verdict, 4 * round + doubted));
+    verdict = word.load();
+    if (verdict == 4 * round + doubted &&
+        word.compare_exchange_strong(verdict, 4 * round + (all_have_offered(round) ? on : off))) {
         group_.nudge_others();
-        ruling = word.load();
+        verdict = word.load();
     }
-    return ruling != 4 * round + off;
+    return verdict != 4 * round + off;
 }
 
 bool SharedMemoryGroup::all_have_offered(std::uint64_t round) const noexcept {
@@ -208,8 +215,7 @@ bool SharedMemoryGroup::all_have_offered(std::uint64_t round) const noexcept {
     return true;
 }
 
-/// Of rounds that this rank has not offered, some may have been doubted: it has not offered them,
-/// so they do not go ahead.
+/// A round that is doubted and that this rank has not offered does not go ahead.
 void SharedMemoryGroup::leave_out_doubted() noexcept {
     offer_ = 0;
     const auto round = doubted_round();

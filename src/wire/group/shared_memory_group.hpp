@@ -15,12 +15,13 @@ namespace guozhuang::wire {
 /// it. For one thread at a time. Whatever the group refers to must outlive it.
 ///
 /// A round may be *offered* before the ranks have agreed on an operation, with a fingerprint of
-/// what it is for. It goes ahead if all ranks offer it with the same one. Whoever sees that they
-/// have, and no verdict, goes ahead. A rank that doubts (one offers something else, it has waited
-/// for long enough, it is about something else itself) first says so in the verdict, then looks at
-/// the offers once more: if not all are there, it decides that the round does not go ahead. So may
-/// any other that sees the doubt: nobody depends on another to leave a round. A round that does not
-/// go ahead is left out by all. docs/decisions/038 and tests/model/offers.pml say why it is right.
+/// what it is for. It goes ahead if all ranks offer it with the same one. A rank that sees that they
+/// have, and no doubt in the verdict, goes ahead. A rank that doubts (another offers something
+/// else, it has waited for long enough, it is about something else itself) first says so in the
+/// verdict, then looks at the offers once more: if some are missing, the round is off. Any rank
+/// that sees the doubt may draw that conclusion: none depends on another to leave a round. All
+/// leave a round out that is off. docs/decisions/038 and tests/model/offers.pml say why this is
+/// right.
 class SharedMemoryGroup {
 public:
     /// `staging`: of as many ranks, used by no other object; must outlive this.
@@ -79,8 +80,8 @@ public:
     float least_cost(std::size_t slot) const noexcept;
 
 private:
-    /// The last two bits of a verdict; before them stands the round.
-    enum Ruling : std::uint64_t { none = 0, doubted = 1, off = 2, on = 3 };
+    /// The last two bits of the verdict; before them stands the round.
+    enum : std::uint64_t { doubted = 1, off = 2, on = 3 };
 
     template <class Word>
     void await_all(std::uint64_t round, const Word& word);
@@ -96,8 +97,9 @@ private:
     Group group_;
     Staging staging_;
     std::uint64_t round_ = 1;
-    std::uint64_t offer_ = 0;    ///< of the next round to be published; 0: it is agreed on
-    std::uint64_t offered_ = 0;  ///< the round that this rank has offered and not yet awaited
+    std::uint64_t offer_ = 0;        ///< of the next round to be published; 0: it is agreed on
+    std::uint64_t offered_ = 0;      ///< the round that this rank has offered and not yet awaited
+    std::size_t bytes_offered_ = 0;  ///< in that round
     /// No rank needs a room any more that this one may write: all have published the round before.
     bool may_offer_ = true;
     bool streams_ = false;

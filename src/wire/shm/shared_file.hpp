@@ -43,10 +43,10 @@ public:
     /// Makes huge pages of what has been reserved, as far as the kernel can: fewer faults and
     /// misses of the address cache, for all who map it.
     void use_huge_pages() noexcept;
-    /// The same for a part that was mapped over pages of this process. Where huge pages may begin
-    /// in the file, they must be able to begin in the address space: see matching_offset().
+    /// The same for a part that was mapped over pages of this process, at a matching_offset().
     static void use_huge_pages(std::span<std::byte> pages) noexcept;
-    /// The first offset, from this one on, of which that is so if it is mapped over these pages.
+    /// The first offset, from this one on, at which huge pages of the file can be huge pages of the
+    /// process if it is mapped over these pages.
     static std::size_t matching_offset(std::size_t offset,
                                        std::span<const std::byte> pages) noexcept;
 

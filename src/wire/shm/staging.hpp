@@ -49,7 +49,7 @@ struct Staging {
     static constexpr std::size_t bytes_for(int ranks, std::size_t stage_bytes) noexcept {
         return stage_offset(ranks, ranks, stage_bytes);
     }
-    /// Of a room without its head; 0 if the stage is too small.
+    /// The size of a room without its head; 0 if the stage is too small.
     static constexpr std::size_t room_bytes(std::size_t stage_bytes) noexcept {
         const auto bytes = stage_bytes / rooms / line_bytes * line_bytes;
         return bytes < sizeof(Head) ? 0 : bytes - sizeof(Head);

@@ -16,7 +16,7 @@ _making = threading.Lock()  # the library makes one after the other
 class Arena:
     """A GradientArena for tensors on the host: if all ranks are on one, each has mapped those of
     the others. Tensors that are made in it keep it alive. A process set has none: its tensors are
-    in memory of torch's, as those on a GPU are."""
+    in torch's own memory, as those on a GPU are."""
 
     def __init__(self, process_set):
         self._process_set = process_set
