@@ -15,8 +15,8 @@ namespace guozhuang::wire {
 /// it. For one thread at a time. Whatever the group refers to must outlive it.
 ///
 /// A round may be *offered* before the ranks have agreed on an operation, with a fingerprint of
-/// what it is for. It goes ahead if all ranks offer it with the same one. A rank that sees that they
-/// have, and no doubt in the verdict, goes ahead. A rank that doubts (another offers something
+/// what it is for. It goes ahead if all ranks offer it with the same one. A rank that sees that
+/// they have, and no doubt in the verdict, goes ahead. A rank that doubts (another offers something
 /// else, it has waited for long enough, it is about something else itself) first says so in the
 /// verdict, then looks at the offers once more: if some are missing, the round is off. Any rank
 /// that sees the doubt may draw that conclusion: none depends on another to leave a round. All
