@@ -144,6 +144,11 @@ def install(wanted, options):
             yield {"kind": "absent", "peer": name}
 
 
+def has_written(row):
+    """Whether a row of a file is one of these, and not of a report without --peers."""
+    return "setting" in row or row["kind"] == "absent"
+
+
 def run(options, ranks, name, setting, arguments, limit=LIMIT_SECONDS):
     """The JSON lines of one run of gz-perf. Throws Failed."""
     peer = PEERS[name]
