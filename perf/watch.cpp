@@ -27,7 +27,7 @@ double seconds_of(const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-/// What the ranks of this host have used so far.
+/// The use of this machine so far.
 struct Use {
     double busy_s;    ///< of all programs
     double own_s;     ///< of this rank

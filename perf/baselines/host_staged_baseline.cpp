@@ -78,7 +78,7 @@ private:
             }
         }
     }
-    /// What that rank adds up of a part, or of a room.
+    /// The share of a part, or of a room, that the owner adds up.
     Floats block(Floats part, Floats of, int owner) const {
         const auto ranks = static_cast<std::size_t>(ranks_);
         const auto length = (part.size() + ranks - 1) / ranks;

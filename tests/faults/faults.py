@@ -311,7 +311,7 @@ def quick():
     for victim in (0, 1):
         stopped_and_named("submit", victim, 3, "has not submitted it")
         stopped_and_named("round_publish", victim, 1, "does not come forward")
-    # Of a call that is offered: it goes ahead or not, as the others wait for long enough.
+    # A call that is offered may go ahead or be negotiated: that depends on time.
     either = "(has not submitted it|does not come forward)"
     stopped_and_named("round_await", 1, 2, either, "allreduce", LARGE)
     stopped_too_long("submit", 1, 3)

@@ -28,7 +28,7 @@ public:
 
     /// The way of the next turn: the best, or one that is tried. At first all are, twice.
     std::size_t next() const noexcept;
-    /// That turn has been taken.
+    /// Ends that turn.
     void advance() noexcept;
     /// What a turn has cost, in any unit; unknown says nothing. In the order of the turns. True:
     /// another way is now the best.

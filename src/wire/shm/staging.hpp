@@ -18,7 +18,7 @@ struct Staging {
     static constexpr std::size_t line_bytes = 128;
     static constexpr std::size_t rooms = 3;
 
-    /// What begins a room. The others wait for `round`.
+    /// The beginning of a room. The other ranks wait for `round`.
     struct alignas(64) Head {
         std::atomic<std::uint64_t> round{0};  ///< the last that its rank has published here
         std::uint64_t offer = 0;  ///< fingerprint of what the round is offered for; 0: agreed on
@@ -28,7 +28,7 @@ struct Staging {
         std::atomic<std::uint64_t> answered{0};  ///< the last round with answers in which it has
         std::array<float, 2> costs{};  ///< of operations: see SharedMemoryGroup::publish_cost
     };
-    /// What has become of the last round that was offered and doubted: see SharedMemoryGroup.
+    /// The state of the last round that was offered and doubted: see SharedMemoryGroup.
     struct alignas(line_bytes) Verdict {
         std::atomic<std::uint64_t> word{0};
     };
