@@ -31,7 +31,7 @@
 typedef Head {
     byte round;  // written last
     byte kind;   // 0: agreed on
-    byte call;
+    byte call = 255;  // first of no call
 }
 Head heads[ROOMS * N];
 #define HEAD(rank, number) heads[ROOMS * (rank) + (number) % ROOMS]
