@@ -27,13 +27,14 @@ const char* version() noexcept {
 }
 
 std::string_view name_of(DType dtype) noexcept {
-    constexpr std::string_view names[] = {"u8",   "i8",  "i16", "i32", "i64", "bool", "f16",
-                                          "bf16", "f32", "f64", "u16", "u32", "u64"};
+    static constexpr std::string_view names[] = {"u8",   "i8",  "i16", "i32", "i64", "bool", "f16",
+                                                 "bf16", "f32", "f64", "u16", "u32", "u64"};
     return pick(names, dtype);
 }
 
 std::string_view name_of(ReduceOp op) noexcept {
-    constexpr std::string_view names[] = {"sum", "average", "min", "max", "product", "adasum"};
+    static constexpr std::string_view names[] = {"sum", "average", "min",
+                                                 "max", "product", "adasum"};
     return pick(names, op);
 }
 
@@ -43,16 +44,17 @@ std::string_view name_of(Algorithm algorithm) noexcept {
 }
 
 std::string_view name_of(DeviceKind kind) noexcept {
-    constexpr std::string_view names[] = {"host", "fake", "cuda"};
+    static constexpr std::string_view names[] = {"host", "fake", "cuda"};
     return pick(names, kind);
 }
 
 std::string_view name_of(ErrorCode code) noexcept {
-    constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised",
-                                          "configuration",    "mismatch",       "departed",
-                                          "discarded",        "timeout",        "aborted",
-                                          "rank_died",        "wire",           "out_of_memory",
-                                          "unavailable",      "internal"};
+    static constexpr std::string_view names[] = {
+        "invalid_argument", "duplicate_name", "not_initialised",
+        "configuration",    "mismatch",       "departed",
+        "discarded",        "timeout",        "aborted",
+        "rank_died",        "wire",           "out_of_memory",
+        "unavailable",      "internal"};
     return pick(names, code);
 }
 

@@ -1,5 +1,6 @@
 #include "protocol/codec.hpp"
 
+#include <array>
 #include <guozhuang/error.hpp>
 
 namespace guozhuang::protocol {
@@ -21,8 +22,12 @@ void Writer::signed_number(std::int64_t value) {  // zigzag: small magnitudes st
 }
 
 void Writer::fixed(std::uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8)
-        out_.push_back(static_cast<std::byte>(value >> shift));
+    std::array<std::byte, sizeof value> bytes;
+    for (auto& byte : bytes) {
+        byte = static_cast<std::byte>(value);
+        value >>= 8;
+    }
+    out_.insert(out_.end(), bytes.begin(), bytes.end());
 }
 
 void Writer::string(std::string_view text) {

@@ -17,9 +17,9 @@
 namespace guozhuang::protocol {
 
 std::string_view name_of(OperationKind operation) noexcept {
-    constexpr std::string_view names[] = {"allreduce",          "all_gather",         "broadcast",
-                                          "all_to_all",         "reduce_scatter",     "barrier",
-                                          "create_process_set", "remove_process_set", "join"};
+    static constexpr std::string_view names[] = {
+        "allreduce", "all_gather",         "broadcast",          "all_to_all", "reduce_scatter",
+        "barrier",   "create_process_set", "remove_process_set", "join"};
     static_assert(std::size(names) == static_cast<std::size_t>(last_of(OperationKind{})) + 1);
     return names[static_cast<std::size_t>(operation)];
 }
@@ -93,10 +93,11 @@ bool are_same(const SharedDescription& one, const SharedDescription& other) noex
 }
 
 bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept {
-    return have_same_fields(one, other, []<class Value>(const Value&) {
+    const auto are_compared = []<class Value>(const Value&) {
         return !std::is_same_v<Value, std::vector<TensorDescription>> &&
                !std::is_same_v<Value, std::vector<Agreement>>;
-    });
+    };
+    return &one == &other || have_same_fields(one, other, are_compared);
 }
 
 namespace {

@@ -24,21 +24,13 @@ NameTable::NameTable(const NameTable& other)
         if (known.id != 0) with_ids_[known.id] = &known;
 }
 
-const KnownName* NameTable::with_id(std::uint32_t id) const {
-    const auto known = with_ids_.find(id);
-    return known == with_ids_.end() ? nullptr : known->second;
-}
-
 void NameTable::let_go(KnownName& known) {
     if (!known.is_in_use()) rows_.erase(Name(known.name));
 }
 
-std::optional<Meaning> NameTable::meaning_of(std::uint32_t id) const {
-    if (const auto* known = with_id(id))
-        return Meaning{known->name, known->described, known->fingerprint};
-    if (const auto retired = retired_.find(id); retired != retired_.end())
-        return retired->second.meaning;
-    return std::nullopt;
+const Meaning* NameTable::retired_meaning(std::uint32_t id) const {
+    const auto retired = retired_.find(id);
+    return retired == retired_.end() ? nullptr : &retired->second.meaning;
 }
 
 void NameTable::use(KnownName& known, std::uint32_t id, const SharedDescription& description,

@@ -20,25 +20,22 @@ namespace guozhuang::protocol {
 /// What an id stands for: a name with its description, as they were executed last.
 struct Meaning {
     Name name;
-    SharedDescription description;
-    std::uint64_t fingerprint = 0;  ///< of the description
+    SharedDescription described = {};  ///< null: the name has no id
+    std::uint64_t fingerprint = 0;     ///< of the description
 };
 
 /// All that a rank knows of a name.
-struct KnownName {
+struct KnownName : Meaning {
     /// What this rank has submitted, and the log has not resolved.
     struct Submission {
         SharedDescription description;  ///< null: it is a join
         std::shared_ptr<Submitter> submitter;
     };
 
-    Name name;
     bool named = true;  ///< in the round that is under way
     Tally tally = {};   ///< of that round, in this rank's subtree
     std::optional<Submission> submission = {};
-    std::uint32_t id = 0;              ///< 0: it has none
-    SharedDescription described = {};  ///< what the id stands for; null: it has none
-    std::uint64_t fingerprint = 0;
+    std::uint32_t id = 0;         ///< 0: it has none
     std::uint64_t last_used = 0;  ///< position in the log
 
     bool is_in_use() const noexcept { return tally.is_under_way() || submission || id != 0; }
@@ -62,7 +59,7 @@ public:
     template <class Text>
     KnownName& row(const Text& name) {
         if (auto* const known = find(name)) return *known;
-        const KnownName added{.name = Name(name)};
+        const KnownName added{{Name(name)}};
         return rows_.emplace(added.name, added).first->second;
     }
     /// Null: the name is not in use.
@@ -77,11 +74,18 @@ public:
         return found == rows_.end() ? nullptr : &found->second;
     }
     /// Null: no name has the id at present.
-    const KnownName* with_id(std::uint32_t id) const;
+    KnownName* with_id(std::uint32_t id) {
+        const auto found = with_ids_.find(id);
+        return found == with_ids_.end() ? nullptr : found->second;
+    }
+    const KnownName* with_id(std::uint32_t id) const {
+        const auto found = with_ids_.find(id);
+        return found == with_ids_.end() ? nullptr : found->second;
+    }
     /// Drops the row if the name is not in use any more.
     void let_go(KnownName& known);
-    /// What a child means by the id, which may be a retired one; empty if no name ever had it.
-    std::optional<Meaning> meaning_of(std::uint32_t id) const;
+    /// What a child means by an id that was evicted; null if it cannot mean it any more.
+    const Meaning* retired_meaning(std::uint32_t id) const;
 
     /// At the root: an id that no name has had.
     std::uint32_t new_id() noexcept { return next_id_++; }

@@ -220,8 +220,9 @@ void Negotiator::receive_record(int from, Reader& in) {
 
 void Negotiator::receive_ready(int child, Reader& in) {
     const auto record = read_ready(in);
-    const auto meaning = names_.meaning_of(record.id);
-    if (!meaning)
+    auto* known = names_.with_id(record.id);
+    const Meaning* const meaning = known != nullptr ? known : names_.retired_meaning(record.id);
+    if (meaning == nullptr)
         throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given",
                                                  world_rank(child), record.id));
     if (meaning->fingerprint != record.fingerprint)
@@ -229,9 +230,9 @@ void Negotiator::receive_ready(int child, Reader& in) {
             ErrorCode::wire,
             fmt::format("rank {} and rank {} hold different descriptions of {}", world_rank(child),
                         world_rank(tree_.rank()), base::quote(meaning->name.text())));
-    auto& known = names_.row(meaning->name);
-    count(known, true, meaning->description, subtrees_.at(child));
-    pass_on_if_complete(known);
+    if (known == nullptr) known = &names_.row(meaning->name);
+    count(*known, true, meaning->described, subtrees_.at(child));
+    pass_on_if_complete(*known);
 }
 
 void Negotiator::receive_report(int child, Reader& in) {
