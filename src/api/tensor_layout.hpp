@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <guozhuang/tensor.hpp>
-#include <limits>
 
 /// What is asked of a caller's tensors.
 namespace guozhuang::api {
@@ -23,10 +22,10 @@ inline bool is_contiguous(const TensorView& tensor) {
 /// Whether the tensor's bytes, and those of each of its rows, can be counted in 64 bits. A
 /// dimension that is 0 on this rank counts as 1, since it may be another on other ranks.
 inline bool is_countable(const TensorView& tensor) {
-    auto most =
-        std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(tensor.dtype));
-    for (const auto extent : tensor.shape) most /= std::max(extent, std::int64_t{1});
-    return most > 0;
+    auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
+    return std::ranges::none_of(tensor.shape, [&](auto extent) {
+        return __builtin_mul_overflow(bytes, std::max(extent, std::int64_t{1}), &bytes);
+    });
 }
 
 /// Kernels of a device read whole elements.

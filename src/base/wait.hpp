@@ -16,15 +16,18 @@
 namespace guozhuang::base {
 
 /// The word that a rank parks on and others ring. It lies in memory that the processes share (or
-/// the threads, if ranks are threads), so the futex is not a private one. What is read and written
-/// while nothing fails is in the first cache line.
-struct alignas(64) Doorbell {
+/// the threads, if ranks are threads), so the futex is not a private one. Each thread of the rank
+/// writes the first cache lines all the time; the others, which ranks look at with each piece of
+/// news, are hardly ever written while nobody sleeps.
+struct alignas(128) Doorbell {
     enum class CauseState : std::uint32_t { none, being_written, complete };
 
     std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
+    SpinBackoff backoff;                  ///< of the waits at this bell
+
     /// How many threads wait for news from other ranks and are parked, or will be after their next
     /// look.
-    std::atomic<std::uint32_t> asleep{0};
+    alignas(128) std::atomic<std::uint32_t> asleep{0};
     /// How many threads, likewise, wait behind another thread of the rank that drives.
     std::atomic<std::uint32_t> behind{0};
     /// How many threads are parked, in whatever wait, or are about to be.
@@ -33,9 +36,9 @@ struct alignas(64) Doorbell {
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< valid once the cause is complete, like code and text
     std::int32_t code = 0;           ///< an ErrorCode
-    SpinBackoff backoff;             ///< of the waits at this bell
-    std::array<char, 2008> cause{};  ///< ends with a 0, or with the array
+    std::array<char, 1892> cause{};  ///< ends with a 0, or with the array
 };
+static_assert(sizeof(Doorbell) == 2048);
 
 /// Why a job ends: a text for users, and the rank that ends it (-1: unknown).
 struct AbortCause {

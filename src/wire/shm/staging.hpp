@@ -36,6 +36,7 @@ struct Staging {
     Verdict* verdict;
     std::span<Progress> progress;  ///< by local rank
     std::span<std::byte> stages;   ///< one after another, all of one size
+    std::size_t stage_bytes;       ///< of each
 
     /// How it lies in shared memory: the verdict; progress words; then, from a page of its own, the
     /// stages, each of three rooms.
@@ -62,11 +63,13 @@ struct Staging {
             ::new (memory.data() + progress_offset(rank)) Progress;
     }
     static Staging in(std::span<std::byte> memory, int ranks) noexcept {
+        const auto stages = memory.subspan(stage_offset(ranks, 0, 0));
         return {.verdict = std::launder(reinterpret_cast<Verdict*>(memory.data())),
                 .progress = {std::launder(
                                  reinterpret_cast<Progress*>(memory.data() + progress_offset(0))),
                              static_cast<std::size_t>(ranks)},
-                .stages = memory.subspan(stage_offset(ranks, 0, 0))};
+                .stages = stages,
+                .stage_bytes = stages.size() / static_cast<std::size_t>(ranks)};
     }
 
     Head& head(int rank, std::uint64_t round) const noexcept {
@@ -81,7 +84,6 @@ private:
         return sizeof(Verdict) + static_cast<std::size_t>(ranks) * sizeof(Progress);
     }
     std::span<std::byte> whole_room(int rank, std::uint64_t round) const noexcept {
-        const auto stage_bytes = stages.size() / progress.size();
         const auto bytes = sizeof(Head) + room_bytes(stage_bytes);
         return stages.subspan(static_cast<std::size_t>(rank) * stage_bytes + round % rooms * bytes,
                               bytes);
