@@ -28,7 +28,8 @@ void StallReporter::look(Requests pending,
         for (auto& each : pending) to_release_.insert(std::move(each));
         has_warnings_ = true;
     }
-    base::ring_local(context_.doorbell, context_.wait.audience);
+    // This thread may be in the middle of an operation; another one then writes the warnings.
+    if (said > 0) base::ring_local(context_.doorbell, context_.wait.audience);
 }
 
 /// Returns whether there is something to warn of; warns unless enough has been said at this look.

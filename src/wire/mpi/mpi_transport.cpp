@@ -142,10 +142,12 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
     // Every message then wakes its receiver, so looking without being woken is only a safety net.
-    if (host_.memory && host_.hosts == 1)
+    if (host_.memory && host_.hosts == 1) {
         wait_settings_.park_limit = std::chrono::milliseconds(10);
-    else
+        wait_settings_.long_park_limit = std::chrono::milliseconds(50);
+    } else {
         wait_settings_.idle_limit = std::chrono::milliseconds(100);
+    }
     if (config.spin_us) wait_settings_.spin = std::chrono::microseconds(*config.spin_us);
     monitor_.emplace(mpi::watched_by(host_),
                      [this](const Monitor::End& end) { return on_process_end(end); });
