@@ -105,7 +105,7 @@ PEERS = {
     ),
 }
 MEMORIES = ("private", "arena", "shared")
-AS_IT_COMES = ("as it comes", {})
+AS_IT_COMES = ("as it comes", ())
 SETS = ("resnet50", "bert_base", "vgg16", "gpt2", "tiny1000")
 MOST_KEPT = 3  # settings of a peer
 
@@ -152,7 +152,7 @@ def has_written(row):
 def run(options, ranks, name, setting, arguments, limit=LIMIT_SECONDS):
     """The JSON lines of one run of gz-perf. Throws Failed."""
     peer = PEERS[name]
-    environment = os.environ | peer.always | setting[1]
+    environment = os.environ | peer.always | dict(setting[1])
     if peer.mpi:
         venv = TOP / "build/peers" / peer.mpi / "venv"
         environment["PATH"] = f"{venv}/bin:{environment['PATH']}"
@@ -216,10 +216,11 @@ def fastest_together(found):
 
 def scan(options, ranks, name):
     """As it comes, and the settings that short runs have found to be worth measuring, the best
-    first. A setting that gives a wrong element, or does not end, is left out."""
+    first, each with its ratios. A setting that gives a wrong element, or does not end, is left
+    out."""
     peer, found = PEERS[name], {}
-    by_name = dict([AS_IT_COMES, *(peer.settings[:2] if options.quick else peer.settings)])
-    arguments = [*sweep("64K" if options.quick else "4M", 0.1), "--factor", "16", "--check"]
+    by_name = dict([(AS_IT_COMES[0], {}), *(peer.settings[:2] if options.quick else peer.settings)])
+    arguments = [*sweep("64K" if options.quick else "64M", 0.1), "--factor", "16", "--check"]
     for setting in by_name.items():
         try:
             rows = run(options, ranks, name, setting, arguments, SCAN_LIMIT_SECONDS)
@@ -230,22 +231,23 @@ def scan(options, ranks, name):
             found[setting[0]] = ratios(rows, peer.series)
     kept = fastest_together(found)
     say(f"{ranks} ranks, {peer.name}: {'; '.join(kept) or 'nothing that works'}")
-    return [(each, by_name[each]) for each in kept] + [AS_IT_COMES] * (
-        AS_IT_COMES[0] in found and AS_IT_COMES[0] not in kept
-    )
+    if AS_IT_COMES[0] in found and AS_IT_COMES[0] not in kept:
+        kept.append(AS_IT_COMES[0])
+    return {(name, (each, tuple(by_name[each].items()))): found[each] for each in kept}
 
 
 def measurements(options, scanned):
-    """One round at a number of ranks: peer, setting and arguments of gz-perf, peers in turns. In
-    shared memory only the best setting of each peer takes part."""
+    """One round at a number of ranks: peer, setting and arguments of gz-perf, peers in turns. With
+    tensors in shared memory and of gradient sets only those take part that are together the fastest
+    of all."""
+    fastest = fastest_together(scanned)
     largest, seconds, steps = ("64K", 0.05, 3) if options.quick else ("64M", 0.3, 10)
     for what in (None, "tiny1000") if options.quick else (None, *SETS):
         for memory in MEMORIES:
             replay = ["replay", "--set", what, "--memory", memory, "--steps", str(steps)]
             arguments = replay if what else sweep(largest, seconds, memory)
-            for name, settings in scanned.items():
-                for setting in settings if memory == "private" else settings[:1]:
-                    yield name, setting, arguments
+            for name, setting in fastest if what or memory != "private" else scanned:
+                yield name, setting, arguments
 
 
 def measure_all(options, first_round):
@@ -258,7 +260,8 @@ def measure_all(options, first_round):
     if not there:
         sys.exit("none of these peers can be had")
     scanned = {
-        ranks: {name: scan(options, ranks, name) for name in there} for ranks in options.ranks
+        ranks: {who: found for name in there for who, found in scan(options, ranks, name).items()}
+        for ranks in options.ranks
     }
     for number_of_round in range(first_round, first_round + options.rounds):
         for ranks in options.ranks:
