@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -32,6 +33,12 @@ struct Batch {
     State state = State::open;
     bool is_closed() const noexcept { return state >= State::closed; }
     bool is_synchronised() const noexcept { return state == State::synchronised; }
+    bool any_accumulated() const {
+        return std::ranges::find(accumulated, true) != accumulated.end();
+    }
+    bool has_begun() const {
+        return state != State::open || passes > 0 || failure || any_accumulated();
+    }
     std::exception_ptr failure = nullptr;  ///< of a hook
     /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
     std::optional<std::uint64_t> unstepped = {};

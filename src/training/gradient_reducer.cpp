@@ -14,19 +14,13 @@
 #include "base/error_text.hpp"
 #include "training/batch.hpp"
 #include "training/current_streams.hpp"
+#include "training/measure_sharing.hpp"
+#include "training/refuse.hpp"
 #include "training/sharing_advice.hpp"
 #include "training/value_check.hpp"
 
 namespace guozhuang {
 namespace {
-
-[[noreturn]] void refuse(const std::string& optimizer, const std::string& problem,
-                         const std::string& tensor = {}) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("DistributedOptimizer{}: {}",
-                            optimizer.empty() ? "" : " " + base::quote(optimizer), problem),
-                {.tensor = tensor, .operation = "step"});
-}
 
 /// Whether they can be in one bundle.
 bool are_alike(const TensorView& a, const TensorView& b) {
@@ -382,9 +376,7 @@ void GradientReducer::State::look_for_new_batch() {
 
 /// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
 void GradientReducer::State::close_batch() {
-    const bool any_accumulated =
-        std::ranges::find(batch.accumulated, true) != batch.accumulated.end();
-    if (hooks_used && batch.marks == 0 && !any_accumulated && !batch.failure)
+    if (hooks_used && batch.marks == 0 && !batch.any_accumulated() && !batch.failure)
         refuse(own_name(),
                "step() was called, but no gradient was marked ready since the last one: was it "
                "called twice? (A batch without gradients is "
@@ -394,10 +386,11 @@ void GradientReducer::State::close_batch() {
         batch.state = Batch::State::closing;
         complete_all();
     } catch (const std::exception& error) {
+        const bool lacks_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
         try {
-            discard(error.what());
+            discard(lacks_memory ? "not enough memory" : error.what());
         } catch (...) {  // the first error is thrown, but for one after which one could try again
-            if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) throw;
+            if (lacks_memory) throw;
         }
         throw;
     }
@@ -483,6 +476,12 @@ bool GradientReducer::finish_pass(const std::function<void()>& step) {
     }
     state.start_batch();
     return true;
+}
+
+SharingTimes GradientReducer::measure_sharing() const {
+    if (state_->batch.has_begun())
+        refuse(name(), "measure_sharing() comes between steps; a batch has begun");
+    return guozhuang::measure_sharing(state_->parameters, state_->options, name(), state_->ranks());
 }
 
 const std::string& GradientReducer::name() const& noexcept {

@@ -26,6 +26,26 @@ TEST_CASE("tensors in arenas and elsewhere, in turns that are drawn") {
         CHECK(problems_among(3, unequal_arenas, {.turns = seed}) == "");
 }
 
+TEST_CASE("what sharing would save is not known between hosts, in process sets, nor on devices") {
+    CHECK(problems_among(3, measured_sharing, {.hosts = 2}) == "");
+    CHECK(
+        problems_among(3, [](Session& session, Report& report) {
+            std::vector<float> gradient(many, 7);
+            const auto measured = [&](Device device, const ProcessSet& set) {
+                const TensorView view(gradient.data(), DType::f32, {many}, device);
+                return GradientReducer({{"w", view, view}}, {.process_set = set}).measure_sharing();
+            };
+            const auto set = ProcessSet::create({0, 2}, &session);
+            if (set.contains(session.rank())) {
+                const auto in_a_set = measured({}, set);
+                report.expect(!in_a_set.possible && !in_a_set.pays(), "in a set");
+                report.expect(in_a_set.private_s > 0, "how long a step takes there");
+            }
+            const auto on_a_device = measured({DeviceKind::fake, 0}, &session);
+            report.expect(!on_a_device.possible && on_a_device.private_s == 0, "on a device");
+        }) == "");
+}
+
 TEST_CASE("rank 0 says when most of what a trainer shares cannot be shared") {
     std::atomic<bool> is_possible{false};
     const auto warnings_about = [&](std::size_t tensors, std::size_t floats) {

@@ -360,6 +360,7 @@ Call checking(Session&) {
     const auto norm = kept(0.0);
     model->backward(0, [](std::size_t) {});
     return {{[model, parameters] { check_consistent(*parameters); },
+             [=] { GradientReducer(*parameters, {.name = "w"}).measure_sharing(); },
              [=] { *norm = clip_by_global_norm(*parameters, 1e9); }},
             [=](Report& report) { report.expect_equal(*norm, std::sqrt(41.0), "the norm"); }};
 }
@@ -464,7 +465,7 @@ const std::vector<PublicCall>& public_calls() {
         {"broadcast_bytes", broadcasting_bytes},
         {"all_gather_bytes", gathering_bytes},
         {"broadcast_optimizer_state", broadcasting_state},
-        {"check_consistent", checking},
+        {"check_consistent and measure_sharing", checking},
         {"average_metrics", averaging},
         {"allreduce of other shapes", differing},
         {"DistributedSampler", sampling},

@@ -295,6 +295,39 @@ OptimizerOptions options_of(Session& session, const std::string& name, Memory me
             .memory = memory};
 }
 
+void measured_sharing(Session& session, Report& report) {
+    Tied tied;
+    NoOptimizer nothing;
+    DistributedOptimizer optimizer(nothing, tied.parameters,
+                                   options_of(session, "measured", Memory::as_is));
+    optimizer.step();
+    const auto of_a_step = bytes_moved(session, [&] { optimizer.step(); });
+    std::ranges::fill(tied.shared, 3.0F);
+    SharingTimes times;
+    const auto moved = bytes_moved(session, [&] { times = optimizer.measure_sharing(); });
+    report.expect(tied.shared == std::vector<float>(tied.shared.size(), 3), "a gradient is left");
+
+    const bool is_possible = can_share() && session.size() > 1;
+    report.expect_equal(times.possible, is_possible, "whether memory can be shared");
+    report.expect(times.private_s > 0 && times.shared_s > 0, "both take time");
+    report.expect(is_possible || times.private_s == times.shared_s, "nothing to compare");
+    report.same_everywhere("times", text_of(std::hexfloat, times.private_s, times.shared_s));
+    // Nine rounds. In place a rank writes its sums alone, half of what it writes to stage them.
+    const auto rounds = is_possible ? 9 + 9 / 2.0 : 9.0;
+    const auto expected = rounds * static_cast<double>(of_a_step);
+    report.expect(std::abs(static_cast<double>(moved) - expected) <= 0.05 * expected,
+                  text_of("it moves ", moved, " bytes instead of ", expected));
+
+    const auto shared = share(std::vector<TensorView>{tied.shared, tied.other}, &session);
+    step_tied(session, report, tied, optimizer, {.name = "a step after it", .hooks = true});
+    optimizer.on_gradient()("layer");
+    expect_error(report, ErrorCode::invalid_argument,
+                 {"DistributedOptimizer 'measured': measure_sharing() comes between steps"},
+                 [&] { static_cast<void>(optimizer.measure_sharing()); });
+    optimizer.discard("it is over");
+    optimizer.measure_sharing();
+}
+
 void tied_weights(Session& session, Report& report) {
     for (const auto memory : {Memory::as_is, Memory::share}) {
         Tied tied;

@@ -117,6 +117,10 @@ void children_apart(Session& session, Report& report);
 /// Three steps of an optimizer whose gradients are shared.
 void optimizer_that_shares(Session& session, Report& report);
 
+/// Times of both kinds of memory that are the same on all ranks, of reductions that leave the
+/// gradients as they are; an error once a batch has begun.
+void measured_sharing(Session& session, Report& report);
+
 /// Parameters of which the first and the last have one gradient. The small first bundle keeps them
 /// in different ones.
 struct Tied {
@@ -205,6 +209,7 @@ inline const RankCase all_arena_cases[] = {all_reductions_in_an_arena,
                                            all_kinds_at_once,
                                            not_ordinary_memory,
                                            optimizer_that_shares,
+                                           measured_sharing,
                                            oddly_placed,
                                            arena_that_others_have_lost,
                                            tied_weights,

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+#include <string>
+
+#include "base/error_text.hpp"
+
+namespace guozhuang {
+
+/// Throws the error that the caller of an optimizer has made a mistake.
+[[noreturn]] inline void refuse(const std::string& optimizer, const std::string& problem,
+                                const std::string& tensor = {}) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("DistributedOptimizer{}: {}",
+                            optimizer.empty() ? "" : " " + base::quote(optimizer), problem),
+                {.tensor = tensor, .operation = "step"});
+}
+
+}  // namespace guozhuang
