@@ -153,10 +153,9 @@ def advice(command):
             env=os.environ | {"GUOZHUANG_LOG_LEVEL": "info"}, stderr=subprocess.PIPE, text=True,
             check=True, timeout=600,
         )
-        return re.findall(r"waits [0-9.]+ ms .* ([0-9.]+) MB are in private memory", run.stderr)
+        return re.findall(r"waits [0-9.]+ ms .* private memory; measure_sharing", run.stderr)
 
-    (megabytes,) = advices("private", "30")
-    assert 95 < float(megabytes) < 102.3, megabytes
+    assert len(advices("private", "30")) == 1
     assert not advices("shared", "30") and not advices("arena", "30")
     assert not advices("private", "5")
 
