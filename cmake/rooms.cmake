@@ -35,6 +35,7 @@ guozhuang_corridor(runtime runtime)
 guozhuang_corridor(api api)
 # The single headers that rooms may see of a room that is otherwise closed to them.
 guozhuang_corridor(base_error_text base/error_text.hpp)
+guozhuang_corridor(base_keep_for_ever base/keep_for_ever.hpp)
 guozhuang_corridor(engine_control engine/control.hpp engine/pump.hpp)
 guozhuang_corridor(engine_backend engine/backend.hpp)
 guozhuang_corridor(api_drivers api/drivers.hpp)

@@ -69,11 +69,11 @@ struct OptimizerOptions {
 
 /// How long the reduction of all gradients takes: see GradientReducer::measure_sharing.
 struct SharingTimes {
-    bool possible = false;  ///< whether these ranks can share memory; if not, shared_s is private_s
+    bool possible = false;  ///< whether sharing could be measured; if not, shared_s is private_s
     double private_s = 0;   ///< seconds, from private memory
-    double shared_s = 0;    ///< seconds, from a GradientArena
-    /// Whether sharing saves time.
-    bool pays() const noexcept { return shared_s < private_s; }
+    double shared_s = 0;    ///< seconds, from the same memory, shared as share() does
+    /// Whether sharing saves a tenth of the time or more.
+    bool pays() const noexcept { return shared_s <= 0.9 * private_s; }
 };
 
 /// The part of a DistributedOptimizer that handles gradients: counts them, reduces them bundle by
@@ -146,19 +146,20 @@ public:
     /// later reduction fails with Error(mismatch) on all.
     void discard(std::string_view reason);
 
-    /// Measures what it saves to share the gradients, wherever they lie now: reduces zeros of their
-    /// shapes and dtypes, in the same bundles and with the same options, from private memory and
-    /// from a GradientArena in turns, nine times each, and returns the medians of the last seven.
-    /// Touches neither the gradients nor the batch. Needs twice their memory meanwhile. Leaves out
-    /// gradients on devices, which cannot be shared.
+    /// Measures how much time Memory::share, or share() of the gradients, would save: reduces zeros
+    /// of their shapes and dtypes, in the same bundles and with the same options, from private
+    /// memory and from the same memory shared, three turns of four reductions each, and returns
+    /// the medians, without the first of each turn. Touches neither the gradients nor the batch.
+    /// Needs as much memory as the gradients meanwhile. Leaves out gradients on devices, which
+    /// cannot be shared.
     ///
-    /// Collective, as a step. All ranks get the same figures, so they can act alike: the median of
-    /// the slowest rank, because a step of the job lasts until its last rank has the averages.
-    /// Measures private memory alone where ranks cannot share any: on several hosts, without shared
-    /// memory, in a process set, or if there is one rank.
+    /// Collective, as a step, and as share() where it can be measured. All ranks get the same
+    /// figures, so they can act alike: the median of the slowest rank, because a step of the job
+    /// lasts until its last rank has the averages. Sharing cannot be measured on several hosts,
+    /// without shared memory, in a process set, and if there is one rank.
     ///
-    /// Throws Error(invalid_argument) if a batch has begun on this rank, and what operations throw.
-    /// A rank without enough memory ends the job with Error(out_of_memory).
+    /// Throws Error(invalid_argument) on all ranks if a batch has begun on some rank, and what
+    /// operations throw. A rank without enough memory ends the job with Error(out_of_memory).
     SharingTimes measure_sharing() const;
 
     /// The one of the options, or the numbered one: the same on all ranks, unique on each.

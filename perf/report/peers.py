@@ -105,9 +105,10 @@ PEERS = {
     ),
 }
 MEMORIES = ("private", "arena", "shared")
-AS_IT_COMES = ("as it comes", ())
+AS_IT_COMES = ("as it comes", {})
 SETS = ("resnet50", "bert_base", "vgg16", "gpt2", "tiny1000")
 MOST_KEPT = 3  # settings of a peer
+SET_BYTES = 1 << 22  # bundles of gradient sets have some times as many
 
 
 class Failed(Exception):
@@ -219,7 +220,7 @@ def scan(options, ranks, name):
     first, each with its ratios. A setting that gives a wrong element, or does not end, is left
     out."""
     peer, found = PEERS[name], {}
-    by_name = dict([(AS_IT_COMES[0], {}), *(peer.settings[:2] if options.quick else peer.settings)])
+    by_name = dict([AS_IT_COMES, *(peer.settings[:2] if options.quick else peer.settings)])
     arguments = [*sweep("64K" if options.quick else "64M", 0.1), "--factor", "16", "--check"]
     for setting in by_name.items():
         try:
@@ -237,16 +238,21 @@ def scan(options, ranks, name):
 
 
 def measurements(options, scanned):
-    """One round at a number of ranks: peer, setting and arguments of gz-perf, peers in turns. With
-    tensors in shared memory and of gradient sets only those take part that are together the fastest
-    of all."""
+    """One round at a number of ranks: peer, setting and arguments of gz-perf, peers in turns. In
+    shared memory only those settings take part that are together the fastest of all; with gradient
+    sets those that are so from SET_BYTES on."""
     fastest = fastest_together(scanned)
+    fastest_with_sets = fastest_together({
+        who: {size: ratio for size, ratio in found.items() if size >= SET_BYTES} or found
+        for who, found in scanned.items()
+    })
     largest, seconds, steps = ("64K", 0.05, 3) if options.quick else ("64M", 0.3, 10)
     for what in (None, "tiny1000") if options.quick else (None, *SETS):
         for memory in MEMORIES:
             replay = ["replay", "--set", what, "--memory", memory, "--steps", str(steps)]
             arguments = replay if what else sweep(largest, seconds, memory)
-            for name, setting in fastest if what or memory != "private" else scanned:
+            everywhere = scanned if memory == "private" else fastest
+            for name, setting in fastest_with_sets if what else everywhere:
                 yield name, setting, arguments
 
 
@@ -339,7 +345,12 @@ def fastest_table(found, ranks, unit, text_of):
         ["" if unit == "ms" else "bytes", *heads],
         (
             [text_of(each), *(
-                cell for memory in memories for cell in cells(found[ranks, memory, each])
+                cell
+                for memory in memories
+                for cell in (
+                    cells(found[ranks, memory, each]) if (ranks, memory, each) in found
+                    else ("-", "-", "-")
+                )
             )]
             for each in order
         ),

@@ -215,13 +215,13 @@ void WaitLoop::check_deadline() const {
     if (deadline_ != no_deadline && Clock::now() >= deadline_) throw DeadlinePassed();
 }
 
-void WaitLoop::pause() {
+void WaitLoop::pause(std::chrono::microseconds longest) {
     if (!may_park(bell_.asleep)) return;
     // What a ring announces often needs several looks (the fragments of a long message), so the
     // spin begins anew.
     const auto now = Clock::now();
     if (next_park_ == settings_.park_first) parked_since_ = now;
-    if (park(settings_.audience, now + next_park_)) return start_anew();
+    if (park(settings_.audience, now + std::min(next_park_, longest))) return start_anew();
     const auto share = std::chrono::duration_cast<std::chrono::microseconds>(
         (now - parked_since_) / long_wait_for_each_park);
     next_park_ = std::min(

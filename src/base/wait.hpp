@@ -148,6 +148,11 @@ inline WaitSettings settings_for_words(WaitSettings settings) {
     return settings;
 }
 
+/// The longest pause while messages are on their way. Some transports move a long message on only
+/// as far as both sides look for it (MPI by copies through shared memory, where a process may not
+/// read another's memory, and TCP).
+inline constexpr std::chrono::microseconds longest_pause_for_messages{100};
+
 /// One wait of one thread, from its first look to its success. It spins for a while, then parks at
 /// the doorbell until that rings, and so on:
 ///
@@ -163,8 +168,9 @@ public:
     WaitLoop(const WaitLoop&) = delete;
     WaitLoop& operator=(const WaitLoop&) = delete;
 
-    /// To be called after a look without success: spins one turn, or parks.
-    void pause();
+    /// To be called after a look without success: spins one turn, or parks, but no longer than
+    /// `longest`.
+    void pause(std::chrono::microseconds longest = std::chrono::microseconds::max());
     /// The same for a thread that waits behind one that drives. Once it is parked, only
     /// ring_callers(), ring_local() and abort() wake it, since the other thread takes the news.
     void pause_behind();

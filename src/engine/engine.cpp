@@ -111,6 +111,9 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
             switch (result) {
                 case DriveResult::progressed: wait_loop.progressed(); break;
                 case DriveResult::in_vain: wait_loop.pause(); break;
+                case DriveResult::messages_move:
+                    wait_loop.pause(base::longest_pause_for_messages);
+                    break;
                 case DriveResult::of_another: wait_loop.pause_behind(); break;
                 case DriveResult::too_large: helping.leave(); break;  // the coordinator wakes up
             }
@@ -143,10 +146,13 @@ void Engine::coordinate() {
                 continue;
             }
             drove = true;
-            if (try_drive_once() == DriveResult::progressed)
-                wait_loop.progressed();
-            else
-                wait_loop.pause();
+            switch (try_drive_once()) {
+                case DriveResult::progressed: wait_loop.progressed(); break;
+                case DriveResult::messages_move:
+                    wait_loop.pause(base::longest_pause_for_messages);
+                    break;
+                default: wait_loop.pause();
+            }
         }
     } catch (...) {
         try {
@@ -201,7 +207,9 @@ Engine::DriveResult Engine::drive_once(DrivePolicy policy) try {
     const bool progressed = pump();
     if (log_.empty() || !is_due(log_.front().entry)) {
         if (!progressed && has_work()) eager_calls_.decline();
-        return progressed ? DriveResult::progressed : DriveResult::in_vain;
+        if (progressed) return DriveResult::progressed;
+        const bool messages_move = control_plane_.point_to_point().is_moving();
+        return messages_move ? DriveResult::messages_move : DriveResult::in_vain;
     }
     if (policy == DrivePolicy::small_entries &&
         !moves_little(log_.front().entry, log_.front().requests, context_.size))

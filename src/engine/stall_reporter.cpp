@@ -20,16 +20,19 @@ void StallReporter::look(Requests pending,
     std::size_t said = 0;
     for (const auto& stalled : watch_.look(pending, now))
         said += report(stalled, progress_of(*stalled.pending), set_snapshot, said) ? 1 : 0;
+    bool is_awaited = said > 0;
     {
         const base::Lock lock(mutex_);
+        is_awaited = is_awaited || !to_release_.empty();
         if (said > most_said)
             warnings_.push_back(
                 fmt::format("{} more operations have been waiting as long", said - most_said));
         for (auto& each : pending) to_release_.insert(std::move(each));
         has_warnings_ = true;
     }
-    // This thread may be in the middle of an operation; another one then writes the warnings.
-    if (said > 0) base::ring_local(context_.doorbell, context_.wait.audience);
+    // This thread may be in the middle of an operation, and have been at the last look, too: then
+    // another one writes the warnings and lets go of what has been looked at.
+    if (is_awaited) base::ring_local(context_.doorbell, context_.wait.audience);
 }
 
 /// Returns whether there is something to warn of; warns unless enough has been said at this look.

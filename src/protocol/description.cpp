@@ -44,15 +44,17 @@ static_assert(std::tuple_size_v<decltype(fields_of<Description>)> == 12 &&
 std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
                                        const Description& description, DType dtype,
                                        const Shape& shape) noexcept {
-    const std::array head{number,
-                          static_cast<std::uint64_t>(dtype),
-                          static_cast<std::uint64_t>(description.op),
-                          std::bit_cast<std::uint64_t>(description.prescale),
-                          std::bit_cast<std::uint64_t>(description.postscale),
-                          std::uint64_t{shape.size()}};
-    auto hash = XXH3_64bits(head.data(), sizeof head);
-    hash = XXH3_64bits_withSeed(shape.data(), shape.size() * sizeof(std::int64_t), hash);
-    return XXH3_64bits_withSeed(name.data(), name.size(), hash);
+    constexpr std::size_t most_words = 6 + max_dimensions;
+    std::array<std::uint64_t, most_words> words;
+    words[0] = number;
+    words[1] = static_cast<std::uint64_t>(dtype);
+    words[2] = static_cast<std::uint64_t>(description.op);
+    words[3] = std::bit_cast<std::uint64_t>(description.prescale);
+    words[4] = std::bit_cast<std::uint64_t>(description.postscale);
+    words[5] = shape.size();
+    const auto end = std::ranges::copy(shape, words.begin() + 6).out;
+    const auto bytes = static_cast<std::size_t>(end - words.begin()) * sizeof words[0];
+    return XXH3_64bits_withSeed(name.data(), name.size(), XXH3_64bits(words.data(), bytes));
 }
 
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {

@@ -156,6 +156,7 @@ std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
 void SetRuntime::wait_for(const device::Event& event) {
     auto settings = transport().wait_settings();
     settings.park_limit = std::min<std::chrono::microseconds>(settings.park_limit, 100us);
+    settings.long_park_limit = {};
     base::wait_until(transport().doorbell(), settings, [&] { return event.done(); });
 }
 

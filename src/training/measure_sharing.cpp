@@ -5,106 +5,126 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <exception>
 #include <map>
-#include <memory_resource>
 #include <new>
-#include <optional>
 #include <utility>
+
+#include "base/keep_for_ever.hpp"
+#include "training/refuse.hpp"
 
 namespace guozhuang {
 namespace {
 
-constexpr int rounds_to_warm_up = 2, rounds_to_time = 7;
-constexpr std::size_t cache_line = 64;  // an arena begins each tensor at one
+constexpr int turns = 3, reductions_of_a_turn = 4;  // the first of a turn warms the caches
 
-/// Zeros like the gradients of a model, reduced as these are; and how long that takes.
+bool is_on_host(const Parameter& parameter) {
+    return parameter.has_gradient() && parameter.gradient.device.kind == DeviceKind::host;
+}
+
+/// Zeros like the gradients of a model, in memory of their own, and what reduces them.
 class Trial {
 public:
-    Trial(const std::vector<Parameter>& model, const OptimizerOptions& options,
-          std::pmr::memory_resource& memory)
-        : options_(options), reducer_(zeros_like(model, memory), options) {}
+    Trial(const std::vector<Parameter>& model, const OptimizerOptions& options)
+        : options_(options), reducer_(zeros_like(model), options) {}
+    /// After a failure messages may still write to the zeros.
+    ~Trial() {
+        if (std::uncaught_exceptions() > 0) base::keep_for_ever(std::move(zeros_));
+    }
+    Trial(const Trial&) = delete;
+    Trial& operator=(const Trial&) = delete;
 
-    /// What an arena for the same tensors needs.
-    std::size_t bytes_in_arena() const {
-        std::size_t bytes = 0;
-        for (const auto& [gradient, zeros] : tensors_)
-            bytes += (zeros.size() + cache_line - 1) / cache_line * cache_line;
-        return bytes;
-    }
-    /// One reduction, which all ranks begin together.
-    void run() {
+    const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
+
+    /// Reduces them some times, and adds the seconds of each but the first. All ranks begin
+    /// together.
+    void take_turn(std::vector<double>& seconds) {
         using Clock = std::chrono::steady_clock;
-        barrier({.name = options_.name,
-                 .session = options_.session,
-                 .process_set = options_.process_set});
-        const auto start = Clock::now();
-        reducer_.finish_pass();
-        seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    }
-    double median() {
-        const auto first = seconds_.begin() + rounds_to_warm_up,
-                   middle = first + rounds_to_time / 2;
-        std::nth_element(first, middle, seconds_.end());
-        return *middle;
+        for (int i = 0; i < reductions_of_a_turn; ++i) {
+            barrier({.name = options_.name,
+                     .session = options_.session,
+                     .process_set = options_.process_set});
+            const auto start = Clock::now();
+            reducer_.finish_pass();
+            if (i > 0)
+                seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+        }
     }
 
 private:
-    std::vector<Parameter> zeros_like(const std::vector<Parameter>& model,
-                                      std::pmr::memory_resource& memory) {
-        std::vector<Parameter> all;
+    std::vector<Parameter> zeros_like(const std::vector<Parameter>& model) {
+        std::vector<Parameter> parameters;
         for (const auto& parameter : model) {
+            if (!is_on_host(parameter)) continue;
             auto tensor = parameter.gradient;
-            if (!parameter.has_gradient() || tensor.device.kind != DeviceKind::host) continue;
             const auto [zeros, is_new] =
-                tensors_.try_emplace({tensor.data, tensor.bytes()}, tensor.bytes(), &memory);
+                zeros_.try_emplace({tensor.data, tensor.bytes()}, tensor.bytes());
             tensor.data = zeros->second.data();
-            all.push_back({parameter.name, tensor, tensor});
+            tensors_.push_back(tensor);
+            parameters.push_back({parameter.name, tensor, tensor});
         }
-        return all;
+        return parameters;
     }
 
     OptimizerOptions options_;
-    /// By where the gradient lies: tied weights have one.
-    std::map<std::pair<const void*, std::size_t>, std::pmr::vector<std::byte>> tensors_;
+    /// By address and size of the gradient: tied weights have one.
+    std::map<std::pair<const void*, std::size_t>, std::vector<std::byte>> zeros_;
+    std::vector<TensorView> tensors_;
     GradientReducer reducer_;
-    std::vector<double> seconds_;
 };
+
+double median(std::vector<double>& seconds) {
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::ranges::nth_element(seconds, middle);
+    return *middle;
+}
+
+/// The largest of all ranks, of each.
+template <std::size_t count>
+std::array<double, count> most(std::array<double, count> values, const OptimizerOptions& options) {
+    allreduce(values, {.name = options.name,
+                       .op = ReduceOp::max,
+                       .session = options.session,
+                       .process_set = options.process_set});
+    return values;
+}
 
 }  // namespace
 
-SharingTimes measure_sharing(const std::vector<Parameter>& model, OptimizerOptions options,
-                             const std::string& name, const ProcessSet& ranks) try {
-    const auto is_on_host = [](const Parameter& each) {
-        return each.has_gradient() && each.gradient.device.kind == DeviceKind::host;
-    };
-    if (std::ranges::none_of(model, is_on_host)) return {};
+SharingTimes measure_sharing(const std::vector<Parameter>& model, const OptimizerOptions& given,
+                             const std::string& name, const ProcessSet& ranks, bool has_begun) try {
+    auto options = given;
+    options.name = fmt::format("trial of {}", name);
     options.backward_passes_per_step = 1;
     options.stream = {};
     options.check_values = false;
     options.memory = Memory::as_is;
     options.process_set = ranks;
-    options.name = fmt::format("private memory of {}", name);
-    Trial in_private(model, options, *std::pmr::new_delete_resource());
+    const bool is_elsewhere = std::ranges::none_of(model, is_on_host);
+    const auto [any_has_begun, any_is_elsewhere] =
+        most<2>({has_begun ? 1.0 : 0.0, is_elsewhere ? 1.0 : 0.0}, options);
+    if (any_has_begun > 0)
+        refuse(name,
+               fmt::format("measure_sharing() comes between steps, but a batch has begun{}",
+                           has_begun ? "" : " on another rank"),
+               {}, "measure_sharing");
+    if (any_is_elsewhere > 0) return {};
 
-    std::optional<GradientArena> arena;
-    std::optional<Trial> in_arena;
-    if (ranks.size() > 1 && !ranks.state())
-        arena.emplace(in_private.bytes_in_arena(), ranks.session());
-    if (arena && arena->is_shared()) {
-        options.name = fmt::format("arena of {}", name);
-        in_arena.emplace(model, options, *arena);
+    Trial trial(model, options);
+    bool is_shared = ranks.size() > 1 && !ranks.state();
+    std::vector<double> in_private, in_shared;
+    for (int turn = 0; turn < turns; ++turn) {
+        trial.take_turn(in_private);
+        if (ranks.size() == 1 || ranks.state()) continue;
+        const auto shared = share(trial.tensors(), options.session);
+        is_shared = is_shared && shared.is_shared();
+        trial.take_turn(in_shared);
     }
-    for (int round = 0; round < rounds_to_warm_up + rounds_to_time; ++round) {
-        in_private.run();
-        if (in_arena) in_arena->run();
-    }
-    std::array<double, 2> seconds{in_private.median()};
-    seconds[1] = in_arena ? in_arena->median() : seconds[0];
-    allreduce(seconds, {.name = fmt::format("sharing of {}", name),
-                        .op = ReduceOp::max,
-                        .session = options.session,
-                        .process_set = ranks});
-    return {.possible = in_arena.has_value(), .private_s = seconds[0], .shared_s = seconds[1]};
+    if (in_shared.empty()) in_shared = in_private;
+    const auto [private_s, shared_s, any_is_private] =
+        most<3>({median(in_private), median(in_shared), is_shared ? 0.0 : 1.0}, options);
+    const bool possible = any_is_private == 0;
+    return {possible, private_s, possible ? shared_s : private_s};
 } catch (const std::bad_alloc&) {  // the other ranks would wait for this one
     ranks.end_job_without_memory("measure_sharing");
 }

@@ -11,11 +11,12 @@ namespace guozhuang {
 
 /// Throws the error that the caller of an optimizer has made a mistake.
 [[noreturn]] inline void refuse(const std::string& optimizer, const std::string& problem,
-                                const std::string& tensor = {}) {
+                                const std::string& tensor = {},
+                                const std::string& operation = "step") {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("DistributedOptimizer{}: {}",
                             optimizer.empty() ? "" : " " + base::quote(optimizer), problem),
-                {.tensor = tensor, .operation = "step"});
+                {.tensor = tensor, .operation = operation});
 }
 
 }  // namespace guozhuang

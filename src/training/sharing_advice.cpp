@@ -24,8 +24,8 @@ void SharingAdvice::note_wait(Clock::duration time, const Plan& plan,
     std::ranges::nth_element(waits_, middle);
     log_message(LogLevel::info,
                 fmt::format("DistributedOptimizer {}: step() waits {:.1f} ms (median of {}) for "
-                            "gradients in private memory; measure_sharing() measures what sharing "
-                            "them would save",
+                            "gradients in private memory; Memory::share would reduce them where "
+                            "they are (measure_sharing() measures what that saves)",
                             base::quote(plan.name()), middle->count(), steps_to_time));
 } catch (const std::exception&) {
     // There is no memory, or the session has been closed.

@@ -153,7 +153,7 @@ def advice(command):
             env=os.environ | {"GUOZHUANG_LOG_LEVEL": "info"}, stderr=subprocess.PIPE, text=True,
             check=True, timeout=600,
         )
-        return re.findall(r"waits [0-9.]+ ms .* private memory; measure_sharing", run.stderr)
+        return re.findall(r"waits [0-9.]+ ms .* private memory; Memory::share", run.stderr)
 
     assert len(advices("private", "30")) == 1
     assert not advices("shared", "30") and not advices("arena", "30")

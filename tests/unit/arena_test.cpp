@@ -26,7 +26,7 @@ TEST_CASE("tensors in arenas and elsewhere, in turns that are drawn") {
         CHECK(problems_among(3, unequal_arenas, {.turns = seed}) == "");
 }
 
-TEST_CASE("what sharing would save is not known between hosts, in process sets, nor on devices") {
+TEST_CASE("sharing is not measured between hosts, in process sets, or on devices") {
     CHECK(problems_among(3, measured_sharing, {.hosts = 2}) == "");
     CHECK(
         problems_among(3, [](Session& session, Report& report) {

@@ -359,10 +359,11 @@ Call checking(Session&) {
     const auto parameters = kept(model->parameters());
     const auto norm = kept(0.0);
     model->backward(0, [](std::size_t) {});
-    return {{[model, parameters] { check_consistent(*parameters); },
-             [=] { GradientReducer(*parameters, {.name = "w"}).measure_sharing(); },
-             [=] { *norm = clip_by_global_norm(*parameters, 1e9); }},
-            [=](Report& report) { report.expect_equal(*norm, std::sqrt(41.0), "the norm"); }};
+    return {
+        {[model, parameters] { check_consistent(*parameters); },
+         [=] { GradientReducer(*parameters, {.name = "weights of a model"}).measure_sharing(); },
+         [=] { *norm = clip_by_global_norm(*parameters, 1e9); }},
+        [=](Report& report) { report.expect_equal(*norm, std::sqrt(41.0), "the norm"); }};
 }
 
 Call averaging(Session& session) {

@@ -83,7 +83,7 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
     needs_stages_ =
         wire_.size() > 1 && (can_stage(group_.transport, group_.ranks) || Hierarchy::fits(group_));
     if (is_the_first(group_)) create_stages();
-    terms_.resize(static_cast<std::size_t>(wire_.size()));
+    eager_scratch_.get(staged::staged_scratch_bytes<SharedMemoryGroup>(wire_.size(), 1));
 }
 
 /// In the constructor, where all ranks are at the same point; or with the first bundle that moves
@@ -182,16 +182,19 @@ bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     const std::span<const std::span<std::byte>> tensors(&memory, 1);
     const device::HostReduce reduce(dtype, op, wire_.size(), postscale);
     group.set_streams(false);
-    if (memory.size() <= staged::symmetric_limit_bytes)
+    if (memory.size() <= staged::symmetric_limit_bytes) {
+        Scratch own(eager_scratch_.get(0));
+        const auto terms = own.cut_array<std::span<const std::byte>>(group_.ranks.size());
         return group.begin_offer(fingerprint) &&
-               staged::symmetric_allreduce(group, tensors, memory.size(), reduce, terms_);
+               staged::symmetric_allreduce(group, tensors, memory.size(), reduce, terms);
+    }
     Site site(*this, {.reduce = reduce,
                       .within = reduce,
                       .tensors = tensors,
                       .bytes = memory.size(),
                       .segment_bytes =
                           selection::staged_segment_bytes(wire_.size(), policy.segment_bytes)});
-    scratch_ = store_->take();
+    std::swap(scratch_, eager_scratch_);
     const auto round = group.round();
     bool done = false;
     try {
@@ -199,7 +202,7 @@ bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     } catch (const std::bad_alloc&) {
         if (group.round() != round) throw;  // the others count on this rank
     }
-    store_->give_back(std::move(scratch_));
+    std::swap(scratch_, eager_scratch_);
     return done;
 }
 

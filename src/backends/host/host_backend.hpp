@@ -78,7 +78,7 @@ private:
     /// The scratch of the bundle under way, and its integers as i64; after a failure they stay:
     /// messages may still use them.
     ScratchPool scratch_, wide_;
-    std::vector<std::span<const std::byte>> terms_;  ///< of an eager allreduce, by rank
+    ScratchPool eager_scratch_;  ///< an eager call's; this backend keeps it, and so takes no lock
     const std::shared_ptr<trace::Timeline> timeline_;
     Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <type_traits>
 
@@ -39,7 +40,10 @@ public:
 
     /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws.
     void wait(Ticket& ticket) {
-        or_abandon([&] { group_.wait_until([&] { return done(ticket); }); });
+        auto settings = group_.transport.wait_settings();
+        settings.park_limit = std::min(settings.park_limit, base::longest_pause_for_messages);
+        settings.long_park_limit = {};
+        or_abandon([&] { group_.wait_until([&] { return done(ticket); }, settings); });
     }
 
 private:

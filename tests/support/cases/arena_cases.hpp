@@ -118,7 +118,7 @@ void children_apart(Session& session, Report& report);
 void optimizer_that_shares(Session& session, Report& report);
 
 /// Times of both kinds of memory that are the same on all ranks, of reductions that leave the
-/// gradients as they are; an error once a batch has begun.
+/// gradients as they are; an error on all ranks once a batch has begun on one.
 void measured_sharing(Session& session, Report& report);
 
 /// Parameters of which the first and the last have one gradient. The small first bundle keeps them
