@@ -213,8 +213,8 @@ private:
     void poll_briefly(base::WaitLoop& wait_loop);
     /// Which entries a caller that waits executes; the rest are the coordinator's.
     enum class DrivePolicy { all_entries, small_entries, none };
-    /// What has become of an attempt to drive. `messages_move`: in vain, but sends or receives are
-    /// on their way. `too_large`: the next entry is for another thread.
+    /// The outcome of an attempt to drive. `messages_move`: in vain, but sends or receives are on
+    /// their way. `too_large`: the next entry is for another thread.
     enum class DriveResult { progressed, in_vain, messages_move, of_another, too_large };
     /// Returns true once `arrived()`, or false at the deadline. This thread drives meanwhile,
     /// whenever nobody else does, until an entry comes that the policy leaves to others.

@@ -84,7 +84,7 @@ public:
     }
     /// Drops the row if the name is not in use any more.
     void let_go(KnownName& known);
-    /// What a child means by an id that was evicted; null if it cannot mean it any more.
+    /// The meaning of an evicted id that a child may still send; null once no child can.
     const Meaning* retired_meaning(std::uint32_t id) const;
 
     /// At the root: an id that no name has had.

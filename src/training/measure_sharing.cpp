@@ -67,7 +67,7 @@ private:
     }
 
     OptimizerOptions options_;
-    /// By address and size of the gradient: tied weights have one.
+    /// The keys are a gradient's address and size, so tied weights have one entry.
     std::map<std::pair<const void*, std::size_t>, std::vector<std::byte>> zeros_;
     std::vector<TensorView> tensors_;
     GradientReducer reducer_;
@@ -79,7 +79,7 @@ double median(std::vector<double>& seconds) {
     return *middle;
 }
 
-/// The largest of all ranks, of each.
+/// Replaces each value by the largest that any rank has.
 template <std::size_t count>
 std::array<double, count> most(std::array<double, count> values, const OptimizerOptions& options) {
     allreduce(values, {.name = options.name,
