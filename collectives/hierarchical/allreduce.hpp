@@ -242,7 +242,6 @@ inline constexpr auto run_allreduce<Algorithm::hierarchical> = [](AllreduceSite 
                            args.scratch = site.scratch(hierarchical::allreduce_scratch_bytes(
                                local, across, args.blocks, args.segment_bytes));
                            hierarchical::allreduce(local, across, args, within);
-                           return true;
                        });
 };
 

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -373,20 +374,25 @@ def peers_table(found, ranks):
     )
 
 
+def wrapped(text):
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def libraries(rows):
     """What the peers say they are, and the settings that were measured."""
     for name, peer in PEERS.items():
         here = select(rows, peer=name, kind="run")
         if here:
             settings = "; ".join(sorted({row["setting"] for row in here}))
-            yield f"- {peer.name}, in a program over {here[0]['mpi']}: {settings}."
+            yield wrapped(f"- {peer.name}, in a program over {here[0]['mpi']}: {settings}.")
         elif select(rows, peer=name):
             yield f"- {peer.name} was not measured: it cannot be had here."
     yield ""
 
 
 def report(rows, about):
-    yield (
+    yield wrapped(
         f"{about} A ratio above 1 says that the fastest peer takes longer. A star: other programs "
         f"disturbed every round, so the figures are not to be trusted."
     )

@@ -149,22 +149,21 @@ public:
                 .rest = &backend_.rest_};
     }
 
+    /// With stores that stay in the caches: each line goes to one rank and comes back with the sum.
     template <class Move>
     bool stage(const AllreduceArgs& args, const Move& move) {
-        return run(backend_.tuner_.value(), args, move);
+        auto& group = backend_.tuner_.value().group();
+        group.set_streams(false);
+        return move(group, args);
     }
     template <class Move>
-    bool stage_on_host(const AllreduceArgs& args, const Move& move) {
-        return run(backend_.hierarchy_.value().local(), args, move);
+    void stage_on_host(const AllreduceArgs& args, const Move& move) {
+        backend_.hierarchy_.value().local().run(
+            protocol::OperationKind::allreduce, sum_.bytes,
+            [&](SharedMemoryGroup& group) { move(group, args); });
     }
 
 private:
-    template <class Move>
-    bool run(StagingTuner& tuner, const AllreduceArgs& args, const Move& move) {
-        return tuner.run(protocol::OperationKind::allreduce, sum_.bytes,
-                         [&](SharedMemoryGroup& group) { return move(group, args); });
-    }
-
     HostBackend& backend_;
     const Sum sum_;
 };
@@ -340,7 +339,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const FusedTensors& fu
 template <class Move>
 void HostBackend::stage(protocol::OperationKind operation, std::size_t bytes, const Move& move) {
     tuner_->group().begin();
-    tuner_->run(operation, bytes, [&](SharedMemoryGroup& group) { return move(group), true; });
+    tuner_->run(operation, bytes, move);
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {

@@ -33,7 +33,6 @@ void Trials::advance() noexcept {
 /// and rises by steps, of which one alone does not change the choice.
 bool Trials::record(std::size_t way, float cost) noexcept {
     constexpr float step = 1.125F, margin = 1.15F;
-    if (cost >= unknown) return false;
     costs_[way] = std::min(cost, costs_[way] * step);
     const auto least = std::ranges::min_element(costs_);
     if (*least * margin >= costs_[best_]) return false;
@@ -63,18 +62,9 @@ void StagingTuner::end(const Run& run) {
     trials_[run.key].advance();
     if (published_) record(*published_);
     slot_ ^= 1;  // in the other, the rank may still read what was published before
-    group_.publish_cost(slot_, cost_of(run));
+    const std::chrono::duration<float, std::nano> took = base::Clock::now() - run.began;
+    group_.publish_cost(slot_, took.count() / static_cast<float>(run.bytes));
     published_ = run;
-}
-
-/// An allreduce may leave the stages out, where all ranks can reach its memory, and then says
-/// nothing about them. Of the others every rank, whatever it gives, takes part in every byte.
-float StagingTuner::cost_of(const Run& run) const {
-    const auto staged =
-        run.key.first == protocol::OperationKind::allreduce ? group_.bytes_put() : run.bytes;
-    if (staged < run.bytes / static_cast<std::size_t>(2 * group_.size())) return Trials::unknown;
-    return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() /
-           static_cast<float>(staged);
 }
 
 void StagingTuner::record(const Run& run) {

@@ -22,16 +22,15 @@ public:
     /// always has the same place.
     static constexpr std::size_t between = 31;
     static constexpr std::size_t ways = 2;
-    static constexpr float unknown = std::numeric_limits<float>::infinity();
 
-    Trials() noexcept { costs_.fill(unknown); }
+    Trials() noexcept { costs_.fill(std::numeric_limits<float>::infinity()); }
 
     /// The way of the next turn: the best, or one that is tried. At first all are, twice.
     std::size_t next() const noexcept;
     /// Ends that turn.
     void advance() noexcept;
-    /// What a turn has cost, in any unit; unknown says nothing. In the order of the turns. True:
-    /// another way is now the best.
+    /// What a turn has cost, in any unit. In the order of the turns. True: another way is now the
+    /// best.
     bool record(std::size_t way, float cost) noexcept;
     std::size_t best() const noexcept { return best_; }
 
@@ -44,21 +43,20 @@ private:
 /// them. Which is faster depends on which caches the ranks share, and nothing but the time depends
 /// on it. Every operation and size has its own answer, found on operations that run anyway, whose
 /// cost is the fastest rank's, which was the last to begin and waited for nobody. The others see
-/// its figure one operation later, so that all ranks change at the same one. One thread at a time.
+/// its figure one operation later, so that all ranks change at the same one. The staged allreduce
+/// needs no trial (docs/decisions/047): it uses the group alone. One thread at a time.
 class StagingTuner {
 public:
     StagingTuner(const wire::Group& ranks, const wire::Staging& staging) : group_(ranks, staging) {}
 
     wire::SharedMemoryGroup& group() noexcept { return group_; }
 
-    /// move(group) is an operation that moves this many bytes: all ranks say the same. Returns what
-    /// it does: false if it was offered and has not taken place.
+    /// move(group) is an operation that moves this many bytes: all ranks say the same.
     template <class Move>
-    bool run(protocol::OperationKind operation, std::size_t bytes, const Move& move) {
+    void run(protocol::OperationKind operation, std::size_t bytes, const Move& move) {
         const auto run = begin(operation, bytes);
-        if (!move(group_)) return false;
+        move(group_);
         end(run);
-        return true;
     }
 
 private:
@@ -73,7 +71,6 @@ private:
     Run begin(protocol::OperationKind operation, std::size_t bytes);
     void end(const Run& run);
     void record(const Run& run);
-    float cost_of(const Run& run) const;
 
     static bool streams(std::size_t way) noexcept { return way == 1; }
 

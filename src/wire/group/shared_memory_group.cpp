@@ -63,7 +63,6 @@ SharedMemoryGroup::SharedMemoryGroup(const Group& group, const Staging& staging)
 
 std::size_t SharedMemoryGroup::put(std::span<std::byte> room,
                                    std::span<const std::byte> bytes) noexcept {
-    bytes_put_ += bytes.size();
     if (streams_ && bytes.size() >= least_streamed) {
         device::stream_copy(room, bytes);
         streamed_ = true;

@@ -65,12 +65,8 @@ public:
 
     /// From here on what this rank puts goes past its caches, or does not. Each rank may choose
     /// that for itself.
-    void set_streams(bool streams) noexcept {
-        streams_ = streams;
-        bytes_put_ = 0;
-    }
+    void set_streams(bool streams) noexcept { streams_ = streams; }
     bool streams() const noexcept { return streams_; }
-    std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since set_streams()
 
     /// publish_cost: sets this rank's cost in a slot; the others can read it after the next round.
     /// least_cost: the least that any rank has published in the slot.
@@ -104,7 +100,6 @@ private:
     bool may_offer_ = true;
     bool streams_ = false;
     bool streamed_ = false;  ///< whether something was streamed in this round
-    std::size_t bytes_put_ = 0;
 };
 
 static_assert(PeerMemory<SharedMemoryGroup>);
