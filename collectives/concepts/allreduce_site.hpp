@@ -21,9 +21,9 @@ namespace guozhuang {
 ///
 /// Where all ranks stage for each other, `stage(args, move)` returns move(group, args) with their
 /// PeerMemory: false if the operation was offered and has not taken place. Where there are several
-/// hosts with as many ranks each, `stage_on_host(args, move)` does so for the ranks of this host,
-/// `across` is a Wire of the ranks that have this one's number on each host, and `within` the
-/// arithmetic of sums that are not yet complete.
+/// hosts with as many ranks each, `stage_on_host(args, move)` calls move(group, args) for the ranks
+/// of this host, `across` is a Wire of the ranks that have this one's number on each host, and
+/// `within` the arithmetic of sums that are not yet complete.
 template <class S>
 concept AllreduceSite = requires(S& site, int blocks, std::size_t bytes) {
     { site.cut(blocks) } -> std::same_as<AllreduceArgs>;

@@ -187,7 +187,7 @@ private:
 template <PeerMemory P>
 bool staged_allreduce(P& group, const AllreduceArgs& args) {
     const auto bytes = args.blocks.total_bytes();
-    if (bytes > symmetric_limit_bytes) return StagedAllreduce<P>(group, args).run();
+    if (bytes > symmetric_limit_bytes(group)) return StagedAllreduce<P>(group, args).run();
     const auto terms =
         Scratch(args.scratch)
             .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(group.size()));

@@ -25,9 +25,15 @@
 namespace guozhuang::staged {
 
 /// Up to here a bundle is quicker added up by everybody than shared out: a second wait costs more.
-inline constexpr std::size_t symmetric_limit_bytes = 2048;
+/// Where ranks share cores, a wait lasts until every rank has had a core, and so does all adding.
+template <PeerMemory P>
+std::size_t symmetric_limit_bytes(const P& group) {
+    constexpr std::size_t limit = 2048, limit_of_all = 16384;
+    return group.ranks_share_cores() ? limit_of_all / static_cast<std::size_t>(group.size())
+                                     : limit;
+}
 
-/// `bytes`: of all tensors together, at most symmetric_limit_bytes. `terms`: as many as ranks.
+/// `bytes`: of all tensors together, at most symmetric_limit_bytes(). `terms`: as many as ranks.
 /// Returns what the await of its round does.
 template <PeerMemory P>
 bool symmetric_allreduce(P& group, std::span<const std::span<std::byte>> tensors, std::size_t bytes,

@@ -376,7 +376,8 @@ def peers_table(found, ranks):
 
 def wrapped(text):
     indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False,
+                         break_long_words=False)
 
 
 def libraries(rows):

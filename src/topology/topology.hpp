@@ -20,6 +20,8 @@ struct Topology {
     /// The host of each rank, the same on all ranks; hosts are numbered in the order of their first
     /// ranks.
     std::vector<int> host_of = {0};
+    /// Whether there are more ranks than cores on this one's machine; the same on all of its ranks.
+    bool ranks_share_cores = false;
 
     int size() const noexcept { return static_cast<int>(host_of.size()); }
     int hosts() const noexcept { return 1 + std::ranges::max(host_of); }

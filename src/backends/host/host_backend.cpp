@@ -149,7 +149,7 @@ public:
                 .rest = &backend_.rest_};
     }
 
-    /// With stores that stay in the caches: each line goes to one rank and comes back with the sum.
+    /// The stores stay in the caches: each line goes to one rank and comes back with the sum.
     template <class Move>
     bool stage(const AllreduceArgs& args, const Move& move) {
         auto& group = backend_.tuner_.value().group();
@@ -180,8 +180,8 @@ bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     auto& group = tuner_->group();
     const std::span<const std::span<std::byte>> tensors(&memory, 1);
     const device::HostReduce reduce(dtype, op, wire_.size(), postscale);
-    group.set_streams(false);
-    if (memory.size() <= staged::symmetric_limit_bytes) {
+    if (memory.size() <= staged::symmetric_limit_bytes(group)) {
+        group.set_streams(false);
         Scratch own(eager_scratch_.get(0));
         const auto terms = own.cut_array<std::span<const std::byte>>(group_.ranks.size());
         return group.begin_offer(fingerprint) &&

@@ -17,15 +17,12 @@ constexpr int largest_class = 24;
 
 }  // namespace
 
-/// Every other cycle of trials goes backwards, for the sake of turns that come in pairs, too.
 std::size_t Trials::next() const noexcept {
-    if (turn_ >= 2 * ways && turn_ % between != 0) return best_;
-    const auto cycle = tried_ / ways, index = tried_ % ways;
-    return cycle % 2 == 0 ? index : ways - 1 - index;
+    return tries() ? tried_ / trial % ways : best_;
 }
 
 void Trials::advance() noexcept {
-    if (turn_ < 2 * ways || turn_ % between == 0) ++tried_;
+    if (tries()) ++tried_;
     ++turn_;
 }
 
@@ -49,16 +46,11 @@ StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::si
     const Key key{operation, std::min(size, largest_class)};
     const auto way = trials_[key].next();
     group_.set_streams(streams(way));
-    return {.key = key,
-            .bytes = bytes,
-            .round = group_.round(),
-            .way = way,
-            .began = base::Clock::now()};
+    return {.key = key, .bytes = bytes, .way = way, .began = base::Clock::now()};
 }
 
 void StagingTuner::end(const Run& run) {
-    // There was nothing to move, so the others may not have published their costs yet.
-    if (run.bytes == 0 || group_.round() == run.round) return;
+    if (run.bytes == 0) return;
     trials_[run.key].advance();
     if (published_) record(*published_);
     slot_ ^= 1;  // in the other, the rank may still read what was published before

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
@@ -18,10 +19,12 @@ namespace guozhuang::backends {
 /// same.
 class Trials {
 public:
-    /// A way is tried anew after this many turns: an odd number, so that of turns in pairs no way
-    /// always has the same place.
-    static constexpr std::size_t between = 31;
     static constexpr std::size_t ways = 2;
+    /// A trial is so many turns in a row, because the first ones after turns of the other way find
+    /// the caches as that has left them.
+    static constexpr std::size_t trial = 4;
+    /// A way is tried anew after so many turns.
+    static constexpr std::size_t between = 125;
 
     Trials() noexcept { costs_.fill(std::numeric_limits<float>::infinity()); }
 
@@ -29,18 +32,20 @@ public:
     std::size_t next() const noexcept;
     /// Ends that turn.
     void advance() noexcept;
-    /// What a turn has cost, in any unit. In the order of the turns. True: another way is now the
-    /// best.
+    /// Takes the cost of a turn, in any unit, in the order of the turns. Returns whether another
+    /// way is now the best.
     bool record(std::size_t way, float cost) noexcept;
     std::size_t best() const noexcept { return best_; }
 
 private:
+    bool tries() const noexcept { return turn_ < 2 * ways * trial || turn_ % between < trial; }
+
     std::size_t best_ = 0, turn_ = 0, tried_ = 0;
     std::array<float, ways> costs_{};  ///< of each way, as it is believed to be
 };
 
 /// Runs what a group stages, and finds out how: with stores that stay in the caches, or go past
-/// them. Which is faster depends on which caches the ranks share, and nothing but the time depends
+/// them. The faster kind depends on which caches the ranks share, and nothing but the time depends
 /// on it. Every operation and size has its own answer, found on operations that run anyway, whose
 /// cost is the fastest rank's, which was the last to begin and waited for nobody. The others see
 /// its figure one operation later, so that all ranks change at the same one. The staged allreduce
@@ -63,8 +68,7 @@ private:
     using Key = std::pair<protocol::OperationKind, int>;  ///< and the binary logarithm of the size
     struct Run {
         Key key;
-        std::size_t bytes = 0;
-        std::uint64_t round = 0;
+        std::size_t bytes = 0;  ///< 0: too few to be tried
         std::size_t way = 0;
         base::Clock::time_point began = {};
     };

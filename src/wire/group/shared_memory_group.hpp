@@ -29,6 +29,9 @@ public:
 
     int rank() const noexcept { return group_.group_rank; }
     int size() const noexcept { return static_cast<int>(group_.ranks.size()); }
+    bool ranks_share_cores() const noexcept {
+        return group_.transport.topology().ranks_share_cores;
+    }
     std::uint64_t round() const noexcept { return round_; }
     std::span<std::byte> room(int peer, std::uint64_t round) const noexcept {
         return staging_.room(peer, round);

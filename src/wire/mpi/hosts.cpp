@@ -300,6 +300,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     base::pass(base::Failpoint::connect);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine);
+    host.topology.ranks_share_cores = host.machine_ranks > host.cores;
     host.memory = share_memory(host_comm, host, config.shared_memory);
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
     host.without_threads = exceptions(world, threads);

@@ -97,6 +97,7 @@ public:
     std::span<std::byte, note_bytes> note(int peer, std::uint64_t round) {
         return stages_->note(peer, round);
     }
+    static bool ranks_share_cores() { return false; }
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
         std::ranges::copy(bytes, room.begin());
         return bytes.size();
