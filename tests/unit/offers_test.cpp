@@ -100,9 +100,9 @@ TEST_CASE("where a rank must not spin, it sleeps in a round that is offered for 
     CHECK_NOTHROW(run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
         SharedMemoryGroup memory(group, staging);
         auto& bell = group.transport.doorbell();
-        for (const int hours : {2, 1})  // one after the other
-            bell.backoff.note_late(base::Clock::now() - std::chrono::hours(hours),
-                                   std::chrono::minutes(59));
+        for (const int ago : {150, 75})  // suspends spinning for the next two minutes
+            bell.backoff.note_late(base::Clock::now() - std::chrono::seconds(ago),
+                                   std::chrono::seconds(60));
         if (group.group_rank == 0) sleeper = &bell;
         // A busy machine may keep this thread from its core until the other has slept its fill.
         for (int call = 0; call < 1000 && ahead < 2; ++call) {
