@@ -52,7 +52,7 @@ concept PeerMemory =
              std::span<const std::byte> memory, std::span<std::byte> room, const RegionRef& ref) {
         { group.rank() } -> std::same_as<int>;
         { group.size() } -> std::same_as<int>;
-        /// Whether a wait takes as long as it takes other ranks to get a core; the same on all.
+        /// Whether there are more ranks than cores; the same on all ranks.
         { group.ranks_share_cores() } -> std::same_as<bool>;
         /// The round that this rank is in.
         { group.round() } -> std::same_as<std::uint64_t>;

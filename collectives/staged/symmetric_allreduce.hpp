@@ -16,6 +16,7 @@
 // Needs: no scratch but the terms.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -25,12 +26,13 @@
 namespace guozhuang::staged {
 
 /// Up to here a bundle is quicker added up by everybody than shared out: a second wait costs more.
-/// Where ranks share cores, a wait lasts until every rank has had a core, and so does all adding.
+/// It costs still more where ranks share cores: it lasts until every rank has had one. But there
+/// all ranks' additions take turns, too.
 template <PeerMemory P>
 std::size_t symmetric_limit_bytes(const P& group) {
     constexpr std::size_t limit = 2048, limit_of_all = 16384;
-    return group.ranks_share_cores() ? limit_of_all / static_cast<std::size_t>(group.size())
-                                     : limit;
+    if (!group.ranks_share_cores()) return limit;
+    return std::max(limit, limit_of_all / static_cast<std::size_t>(group.size()));
 }
 
 /// `bytes`: of all tensors together, at most symmetric_limit_bytes(). `terms`: as many as ranks.
