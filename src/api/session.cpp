@@ -81,7 +81,6 @@ constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
 /// Connects first and passes the error of an invalid environment variable to the handshake, so that
 /// it fails on all ranks. If connecting itself fails, only this rank can report it.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
-    base::hold_standard_files();
     wire::MpiOptions mpi{.communicator = options.mpi_communicator};
     mpi.before_finalise = [] {
         end_open_session("its process has called MPI_Finalize before the session was closed", true);

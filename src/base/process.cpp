@@ -293,29 +293,6 @@ void join(std::thread& thread) noexcept {
         thread.join();
 }
 
-void hold_standard_files() noexcept {
-    for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-        if (fcntl(file, F_GETFD) < 0 && errno == EBADF)
-            static_cast<void>(open("/dev/null", O_RDWR));  // gets the lowest free number
-}
-
-FileSizeErrors::FileSizeErrors() noexcept {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signals, &before_);
-}
-
-/// A signal that is pending now comes from this thread's writing, whose error was returned.
-FileSizeErrors::~FileSizeErrors() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGXFSZ);
-    const timespec at_once{};
-    while (sigtimedwait(&signals, nullptr, &at_once) < 0 && errno == EINTR) continue;
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
-
 void suppress_last_words() noexcept {
     words_are_said.store(true);
 }

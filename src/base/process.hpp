@@ -112,23 +112,6 @@ std::thread start_thread(const char* name, Body&& body) {
 /// which runs there, may call exit().
 void join(std::thread& thread) noexcept;
 
-/// Opens /dev/null for those of standard input, output and error that are closed. Otherwise the
-/// next file or socket would get their number, and whatever is printed would go there.
-void hold_standard_files() noexcept;
-
-/// While it lives, writing a file beyond RLIMIT_FSIZE on this thread is an error (EFBIG), instead
-/// of the end of the process by SIGXFSZ.
-class FileSizeErrors {
-public:
-    FileSizeErrors() noexcept;
-    ~FileSizeErrors();
-    FileSizeErrors(const FileSizeErrors&) = delete;
-    FileSizeErrors& operator=(const FileSizeErrors&) = delete;
-
-private:
-    sigset_t before_{};
-};
-
 /// Ends this process with code 1 after `grace`, unless it has ended by itself before, and logs
 /// `last_words` first. Returns at once; later calls do nothing. For a job in which MPI would wait
 /// for a dead rank. `end_job`, if given, is called instead, gets a second, and should end this

@@ -5,8 +5,6 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "base/process.hpp"
-
 namespace guozhuang::trace {
 namespace {
 
@@ -43,7 +41,6 @@ void TraceFile::append(std::string_view elements) {
 }
 
 void TraceFile::write(std::string_view text) {
-    const base::FileSizeErrors errors;
     for (auto rest = text; !rest.empty();) {
         const auto written = pwrite(descriptor_, rest.data(), rest.size(),
                                     end_ + static_cast<off_t>(text.size() - rest.size()));

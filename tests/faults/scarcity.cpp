@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -160,7 +161,10 @@ void make_scarce(const std::string& what, int rank) {
     const std::string name = resource;
     if (name == "files") leave_files(amount);
     if (name == "memory") leave_memory(amount);
-    if (name == "file_bytes") limit(RLIMIT_FSIZE, static_cast<rlim_t>(amount));
+    if (name == "file_bytes") {
+        std::signal(SIGXFSZ, SIG_IGN);  // so that writing beyond it is an error
+        limit(RLIMIT_FSIZE, static_cast<rlim_t>(amount));
+    }
     if (name == "threads") threads_left = amount;
     if (name == "allocation" || name == "allocations")
         leave_allocations(amount, name == "allocation");

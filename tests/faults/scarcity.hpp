@@ -9,7 +9,7 @@ namespace guozhuang::test {
 ///
 ///     files         so many descriptors more can be opened
 ///     memory        so many KiB more can be mapped
-///     file_bytes    no file grows beyond so many bytes, on pain of a signal
+///     file_bytes    no file grows beyond so many bytes
 ///     threads       so many threads more can be started
 ///     allocation    so many allocations more succeed, then one fails
 ///     allocations   so many allocations more succeed, and then none

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
-#include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
 #include <functional>
@@ -203,14 +202,6 @@ const std::map<std::string, Step> operations = {
      }},
 };
 
-/// Where what is printed goes, which the session may have changed.
-int train_closed(gz::Session& session) {
-    const auto file =
-        std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", STDERR_FILENO)).string();
-    say(fmt::format(R"({{"rank": {}, "stderr": "{}"}})", session.rank(), escaped(file)));
-    return train(session);
-}
-
 /// All have come. Whoever is slow to leave may find the others gone already.
 void wait_for_all(gz::Session& session) {
     try {
@@ -338,7 +329,6 @@ using Scene = std::function<int(gz::Session&)>;
 
 const std::map<std::string, Scene> scenes = {
     {"train", train},
-    {"train_closed", train_closed},
     {"in_a_set", in_a_set},
     {"beside_a_joined_rank", beside_a_joined_rank},
     {"killed", killed},

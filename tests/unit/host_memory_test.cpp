@@ -2,9 +2,7 @@
 
 #include <atomic>
 #include <guozhuang/error.hpp>
-#include <signal.h>
 #include <string>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -78,27 +76,6 @@ TEST_CASE("what is touched is real memory beforehand, so that a lack of it is no
     };
     CHECK(real_bytes() >= 2 * (sizeof(base::Doorbell) + sizeof(trace::Activity)) +
                               wire::MessageRings::bytes_for(2));
-}
-
-TEST_CASE("a file that may not grow is an error, not a signal that ends the process") {
-    rlimit before{};
-    getrlimit(RLIMIT_FSIZE, &before);
-    const rlimit little{.rlim_cur = 1000, .rlim_max = before.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &little);
-    const auto files = open_files();
-    std::string text;
-    try {
-        HostMemory::create(two);
-    } catch (const Error& error) {
-        text = error.what();
-    }
-    CHECK(open_files() == files);
-    setrlimit(RLIMIT_FSIZE, &before);
-    CHECK(text == "ftruncate: File too large");
-    sigset_t pending;
-    sigpending(&pending);
-    CHECK(sigismember(&pending, SIGXFSZ) == 0);
-    CHECK_NOTHROW(HostMemory::create(two));
 }
 
 TEST_CASE("shared memory cannot be resized, and leaves no file open") {

@@ -51,6 +51,7 @@ std::vector<json> parse(const std::string& elements) {
 class FileSizeLimit {
 public:
     explicit FileSizeLimit(rlim_t bytes) {
+        std::signal(SIGXFSZ, SIG_IGN);  // writing is an error then, as on a disk that is full
         getrlimit(RLIMIT_FSIZE, &before_);
         const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
         setrlimit(RLIMIT_FSIZE, &limit);

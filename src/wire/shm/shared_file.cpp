@@ -14,8 +14,6 @@
 #include <unistd.h>
 #include <utility>
 
-#include "base/process.hpp"
-
 namespace guozhuang::wire {
 namespace {
 
@@ -62,7 +60,6 @@ std::uint64_t random_nonce() {
 
 void reserve_file(int file, std::size_t offset, std::size_t bytes) {
     if (bytes == 0) return;
-    const base::FileSizeErrors errors;
     int error = EINTR;
     while (error == EINTR)
         error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes));
@@ -130,7 +127,6 @@ SharedFile SharedFile::create(std::size_t bytes) {
     SharedFile file(memfd_create(std::string(file_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING),
                     bytes);
     if (file.file_ < 0) throw_unavailable("memfd_create", errno);
-    const base::FileSizeErrors errors;
     if (ftruncate(file.file_, static_cast<off_t>(file.bytes_)) != 0)
         throw_unavailable("ftruncate", errno);
     reserve_file(file.file_, 0, sizeof(std::uint64_t));
