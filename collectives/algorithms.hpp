@@ -37,7 +37,7 @@ struct AlgorithmRow {
     bool by_name = false;
 };
 
-/// By number. What runs a row is run_allreduce (allreduces.hpp).
+/// The algorithms by number. run_allreduce (allreduces.hpp) runs one.
 inline constexpr AlgorithmRow algorithms[] = {
     {.algorithm = Algorithm::automatic, .name = "auto", .by_name = true},
     {.algorithm = Algorithm::ring,

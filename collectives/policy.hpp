@@ -5,9 +5,9 @@
 
 namespace guozhuang::selection {
 
-/// What the choice of an algorithm follows from, besides the sizes of tensors. Every log entry
-/// carries the policy of the rank that appended it, so that no rank chooses for itself. The sizes
-/// are those of the configuration (base/config.hpp).
+/// The inputs of the choice of an algorithm, besides the sizes of tensors. Every log entry carries
+/// the policy of the rank that appended it, so that no rank chooses for itself. The sizes are those
+/// of the configuration (base/config.hpp).
 struct Policy {
     /// One of those that GUOZHUANG_ALGORITHM takes; automatic: the choice is free.
     Algorithm forced = Algorithm::automatic;

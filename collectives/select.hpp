@@ -7,9 +7,9 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/policy.hpp"
 
-/// Which algorithm does an allreduce, and in what segments: a pure function of what all ranks agree
-/// on. docs/algorithms.md says the same in words. Every other operation has one for messages and
-/// one for stages.
+/// Chooses the algorithm and the segments of an allreduce: a pure function of values that all ranks
+/// agree on. docs/algorithms.md describes the choice. Every other operation has one for messages
+/// and one for stages.
 namespace guozhuang::selection {
 
 struct Question {

@@ -49,11 +49,11 @@ struct LastError {
 /// Memory for one: a thread's first error may be that there is none.
 alignas(LastError) constinit thread_local std::byte room[sizeof(LastError)] = {};
 
-/// That of the calling thread; null before its first call.
+/// The calling thread's last error; null before its first call.
 thread_local LastError* own_error = nullptr;
 
-/// Destroys it at the thread's end. That of the main thread stays: atexit() handlers, which come
-/// after this, may call the library.
+/// Destroys it at the thread's end. The main thread's is kept: atexit() handlers run later and may
+/// call the library.
 struct EndOfThread {
     ~EndOfThread() {
         if (gettid() != getpid()) std::destroy_at(std::exchange(own_error, nullptr));

@@ -22,7 +22,7 @@ struct GzProcessSet {
     guozhuang::ProcessSet set;
 };
 
-/// What all functions of the C interface need at the border between C and C++.
+/// Helpers of all functions of the C interface: arguments in, errors out.
 namespace guozhuang::c {
 
 /// Makes the exception that is being handled the calling thread's last error.
@@ -46,7 +46,7 @@ GzStatus guarded(Body&& body) noexcept {
 
 [[noreturn]] void refuse(const std::string& problem);  ///< throws Error(invalid_argument)
 
-/// What the pointer points to. `what` is the name that an error gives it.
+/// Dereferences a pointer that must not be null. An error calls it `what`.
 template <class T>
 T& required(T* pointer, const char* what) {
     if (pointer == nullptr) refuse(std::string(what) + " must not be NULL");

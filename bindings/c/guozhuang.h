@@ -10,9 +10,9 @@
 /// is needed is GZ_ERROR_INVALID_ARGUMENT. No exception leaves a function.
 ///
 /// Objects (GzHandle, GzPlan ...) are made by the library, and each ends by its own gz_..._free(),
-/// which takes NULL as free() does. What the caller passes is copied during the call, but for the
-/// elements of tensors; what a function gives by a pointer to const lives as long as its object.
-/// Options are a pointer, and NULL means the defaults.
+/// which takes NULL as free() does. Arguments are copied during the call, except for the elements
+/// of tensors; a result given as a pointer to const lives as long as its object. Options are a
+/// pointer, and NULL means the defaults.
 ///
 /// Callbacks must return: no exception, longjmp() or pthread_exit() may leave them. They come on
 /// the calling thread before the function returns, unless said otherwise. One that fails returns
@@ -148,8 +148,8 @@ typedef struct GzError {
     size_t rank_count;
 } GzError;
 
-/// That of the calling thread's last call that failed; never NULL. Valid until the thread's next
-/// call that fails, or its end.
+/// Returns the error of the calling thread's last failed call; never NULL. It is valid until the
+/// thread's next failed call or its end.
 GZ_API const GzError* gz_last_error(void);
 /// "invalid_argument", "mismatch" ...; "unknown" for a number that is none.
 GZ_API const char* gz_status_name(GzStatus status);
@@ -222,7 +222,7 @@ GZ_API GzStatus gz_process_set_ranks(const GzProcessSet* set, int* ranks, size_t
 
 // --- Operations ----------------------------------------------------------------------------------
 
-/// What the caller owns as long as an operation may use its memory.
+/// Keeps the owner of memory alive as long as an operation may use it.
 typedef struct GzKeepAlive {
     /// Called once with `owner`, when the operation is over or the call fails: on any thread, the
     /// library's too. NULL: nothing is kept. Not for options whose size is wrong.
@@ -252,7 +252,7 @@ typedef struct GzOptions {
 
 /// An operation that was submitted. Freeing it is harmless: the operation goes on.
 typedef struct GzHandle GzHandle;
-/// What all_gather, all_to_all and reduce_scatter give: a tensor for each that they were given.
+/// The output of all_gather, all_to_all and reduce_scatter: one tensor for each input tensor.
 typedef struct GzResult GzResult;
 
 // In place. Each exists blocking and, with a handle, asynchronous.
@@ -399,8 +399,8 @@ typedef struct GzReducerOptions {
             GZ_AS_IS                                                                          \
     }
 
-/// What makes a single-process optimizer a distributed one: guozhuang::GradientReducer, and
-/// finish_pass() is step() of a DistributedOptimizer.
+/// Makes a single-process optimizer a distributed one: guozhuang::GradientReducer.
+/// gz_reducer_finish_pass() does what step() of a DistributedOptimizer does.
 typedef struct GzReducer GzReducer;
 GZ_API GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
                                   const GzReducerOptions* options, GzReducer** reducer);
@@ -443,7 +443,7 @@ GZ_API GzStatus gz_steps_per_epoch(size_t samples, size_t batch, const GzProcess
                                    size_t* steps);
 
 typedef struct GzBytes GzBytes;  ///< byte strings
-/// Of root's `bytes`; those of other ranks are not looked at. Gives one byte string.
+/// Gives every rank a copy of root's `bytes`, as one byte string. Other ranks' `bytes` are ignored.
 GZ_API GzStatus gz_broadcast_bytes(const void* bytes, size_t count, int root,
                                    const GzProcessSet* set, GzBytes** result);
 /// Gives one byte string for each rank.
@@ -471,7 +471,7 @@ GZ_API GzStatus gz_sampler_set_epoch(GzSampler* sampler, uint64_t epoch);
 GZ_API GzStatus gz_sampler_indices(const GzSampler* sampler, const size_t** indices, size_t* count);
 GZ_API void gz_sampler_free(GzSampler* sampler);
 
-// --- What the library tells ----------------------------------------------------------------------
+// --- Information ---------------------------------------------------------------------------------
 
 GZ_API const char* gz_version(void);  ///< "0.1.0"
 GZ_API GzStatus gz_start_timeline(const char* directory, int* started);

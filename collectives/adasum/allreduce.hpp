@@ -6,7 +6,7 @@
 // summed, parallel ones averaged.
 //
 // S. Maleki, M. Musuvathi, T. Mytkowicz et al.: Scaling distributed training with adaptive
-// summation, MLSys 2021. That algorithm halves vectors, adds up the dot products of the halves by
+// summation, MLSys 2021. Their algorithm halves vectors, adds up the dot products of the halves by
 // an allreduce in each step, and needs a power of two ranks. Here recursive doubling swaps whole
 // tensors: so dot products need no messages, and any number of ranks will do. Two ranks move the
 // same bytes either way.

@@ -12,8 +12,8 @@
 
 namespace guozhuang {
 
-/// What a backend lends to one allreduce on one rank: the bundle, memory, and the ways to the other
-/// ranks that there are.
+/// A backend lends this to one allreduce on one rank: the bundle, memory, and the ways to the other
+/// ranks.
 ///
 /// `cut` cuts the bundle into so many blocks and gives the arguments of the algorithm, all but
 /// their scratch; `scratch` gives so many bytes, until the next call. `wire` is a Wire of all

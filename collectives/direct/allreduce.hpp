@@ -12,10 +12,10 @@
 //   step 2  b0=0+1+2 -> 1   b1=0+1+2 -> 2   b2=0+1+2 -> 0
 //   step 3  b0=0+1+2 -> 2   b1=0+1+2 -> 0   b2=0+1+2 -> 1
 //
-// With one block instead of p, rank 0 owns everything and adds up for all. That is the simplest
-// parameter server, whose server is also a worker (M. Li, D. G. Andersen, J. W. Park et al.:
-// Scaling distributed machine learning with the parameter server, OSDI 2014). It is there for
-// comparison: 2(p-1) n bytes pass through rank 0.
+// With one block instead of p, rank 0 owns everything and adds up for all: the simplest parameter
+// server, whose server is also a worker (M. Li, D. G. Andersen, J. W. Park et al.: Scaling
+// distributed machine learning with the parameter server, OSDI 2014). It is there for comparison:
+// 2(p-1) n bytes pass through rank 0.
 //
 //           rank 0           rank 1           rank 2           rank 3
 //   step 0                   1 -> 0           2 -> 0           3 -> 0

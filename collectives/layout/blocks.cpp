@@ -20,7 +20,7 @@ Range slice_of(std::size_t bytes, std::size_t element_bytes, std::size_t index, 
     return {begin_of(index), begin_of(index + 1)};
 }
 
-/// What of a range of the bundle lies in a tensor that begins there.
+/// Returns the part of a range of the bundle that lies in the tensor of so many bytes at `begin`.
 Range part_of(Range range, std::size_t begin, std::size_t bytes) {
     const auto clamped = [&](std::size_t at) {
         return std::clamp(at, begin, begin + bytes) - begin;

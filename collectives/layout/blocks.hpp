@@ -15,7 +15,7 @@ struct Segment {
     std::size_t bytes = 0;
 };
 
-/// What is cut into blocks: block b is the b-th 1/count of it.
+/// The unit that is cut into blocks: block b is its b-th 1/count.
 enum class Cut : std::uint8_t {
     /// Each tensor, so that an element's block depends on its own tensor alone. For algorithms that
     /// sum each block in an order of its own: then fusion never changes a sum.

@@ -33,7 +33,7 @@
 
 namespace guozhuang::recursive {
 
-/// What a rank does when group A = [2dk, 2dk+d) and group B = [2dk+d, 2dk+2d), cut off at the last
+/// One rank's part when group A = [2dk, 2dk+d) and group B = [2dk+d, 2dk+2d), cut off at the last
 /// rank, swap sums: it receives from `source` and sends to `first_served`, + stride, ... below
 /// `end_served`. If B is empty there is no partner.
 struct Exchange {

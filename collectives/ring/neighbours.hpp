@@ -4,7 +4,7 @@
 
 namespace guozhuang::ring {
 
-/// What one rank does in one step: passes block `send` to the right, while block `receive` arrives
+/// One rank's part in one step: it passes block `send` to the right, while block `receive` arrives
 /// from the left.
 struct Hop {
     int send = 0;

@@ -74,8 +74,8 @@ public:
     void advance(std::size_t slot, int hop) { advance(slots_[slot], hop); }
 
 private:
-    /// A chunk in flight. What arrives in hop h is put in user memory or in rooms[h % 2], and sent
-    /// from there in hop h + 1.
+    /// A chunk in flight. Hop h receives it into user memory or rooms[h % 2], and hop h + 1 sends
+    /// it from there.
     struct Slot {
         std::size_t chunk = 0;
         std::array<std::span<std::byte>, 2> rooms;

@@ -1,7 +1,7 @@
 // Symmetric allreduce: every rank shows its whole bundle to the others, waits once, and adds up all
 // of them for itself. One round is the least latency there is; but since every rank adds up
-// everything, it is for the smallest bundles only. What fits the note travels with the word that
-// the others wait for.
+// everything, it is for the smallest bundles only. A bundle that fits the note travels in the same
+// cache line as the word that the others wait for.
 //
 // The shared-memory form of the all-to-all broadcast allreduce (R. L. Graham, G. Shipman: MPI
 // support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).

@@ -15,8 +15,9 @@
 namespace guozhuang::staged {
 
 /// Where the tensors of a bundle lie on every rank. Each rank shows refs to its own tensors in one
-/// round, and knows those of all ranks when it has awaited it. What all ranks can reach of a tensor
-/// is reduced in place, if it is at least half of the tensor; the rest of the bundle is `rest()`.
+/// round, and knows those of all ranks when it has awaited it. The part of a tensor that all ranks
+/// can reach is reduced in place if it is at least half of the tensor; `rest()` is the rest of the
+/// bundle.
 template <PeerMemory P>
 class TensorRegions {
 public:

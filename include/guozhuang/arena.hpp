@@ -25,9 +25,9 @@ class Session;
 ///
 /// Allocations start at cache lines; allocating throws std::bad_alloc when the arena is full. As in
 /// std::pmr::monotonic_buffer_resource, freed memory is not used again before the arena's end. One
-/// thread at a time. What a child of fork() writes to the arena stays with the child; what it has
-/// not written it sees as its parent has it now. If the job has ended by an error, a late rank may
-/// still write to tensors of operations that failed: do not use their memory for anything else.
+/// thread at a time. A child of fork() sees the parent's current values until it writes to a page;
+/// its own writes stay with the child. If the job has ended by an error, a late rank may still
+/// write to tensors of operations that failed: do not use their memory for anything else.
 class GUOZHUANG_API GradientArena final : public std::pmr::memory_resource {
 public:
     /// Collective: every rank of the session (null: Session::current()) makes its arenas and
@@ -70,7 +70,7 @@ struct NamedTensor {
     TensorView tensor;
 };
 
-/// What share() returns: as long as it lives, the memory is shared. Move-only.
+/// The registration that share() returns: the memory is shared as long as it lives. Move-only.
 class GUOZHUANG_API SharedMemory {
 public:
     SharedMemory() noexcept;
@@ -108,9 +108,9 @@ private:
 /// so if most of the memory cannot be shared, because the tensors have no whole pages.
 ///
 /// Collective, as a GradientArena's constructor; every rank passes its own tensors, of any number
-/// and size. No thread may write to them meanwhile. What a child of fork() writes there stays with
-/// the child; what it has not written it sees as its parent has it now. Throws
-/// Error(not_initialised), and what operations throw.
+/// and size. No thread may write to them meanwhile. A child of fork() sees the parent's current
+/// values until it writes to a page; its own writes stay with the child. Throws
+/// Error(not_initialised) and the errors of operations.
 [[nodiscard]] GUOZHUANG_API SharedMemory share(std::span<const NamedTensor> tensors,
                                                Session* session = nullptr);
 /// The same for tensors without names; errors call them "tensor 0", "tensor 1" ...

@@ -9,14 +9,14 @@
 #include <optional>
 #include <span>
 
-/// What a training loop does with the elements of tensors wherever they are: on the host at once,
-/// on a device in stream order. Local: no other rank takes part. Any thread; tensors that are
-/// written are nobody else's meanwhile. All throw Error: invalid_argument for a tensor that
-/// operations refuse; and of tensors on a device unavailable if that cannot be used or has failed,
+/// Elementwise work of a training loop, wherever the tensors are: done at once on the host, in
+/// stream order on a device. Local: no other rank takes part. Any thread; tensors that are written
+/// are nobody else's meanwhile. All throw Error: invalid_argument for a tensor that operations
+/// refuse; and of tensors on a device unavailable if that cannot be used or has failed,
 /// out_of_memory, not_initialised.
 namespace guozhuang {
 
-/// Of tensors on a device; those on the host need none.
+/// Options for tensors on a device; tensors on the host need none.
 struct ElementOptions {
     /// Produces the tensors on its device, which then work in its order. Without one, and for
     /// tensors on other devices than the stream's, it is the default stream of the tensor's device.

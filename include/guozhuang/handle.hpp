@@ -16,7 +16,7 @@ namespace engine {
 class Pending;
 }
 
-/// What an operation gives that finds its size itself: a dense tensor that the caller owns, on the
+/// The output of an operation that determines its size: a dense tensor that the caller owns, on the
 /// input's device.
 struct Result {
     DType dtype = DType::f32;  ///< the input's
@@ -94,9 +94,9 @@ public:
     /// in every call.
     void wait() const;
     /// The same for at most `limit`; false if the operation is not complete by then, and goes on.
-    /// The library's own thread moves what is large, so the limit also holds meanwhile. What is
-    /// small, up to 1 MiB of this rank's, the caller moves, who is late if other ranks send it more
-    /// or stop amid it.
+    /// The library's own thread moves large data, so the limit holds meanwhile. The caller itself
+    /// moves up to 1 MiB of this rank's data, and returns late if other ranks send more than that
+    /// or stop in the middle of it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
     /// for its completion and returns. Throws if the operation failed before it was enqueued, or is

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-/// What the library tells about itself.
+/// Information about the library, the machine and this job.
 namespace guozhuang {
 
-/// What this rank has sent to other ranks as data since the session began: messages, and bytes that
-/// it wrote to memory for them to read. Control messages do not count.
+/// Data that this rank has sent to other ranks since the session began: messages, and bytes that it
+/// wrote to memory for them to read. Control messages do not count.
 struct Traffic {
     std::uint64_t bytes = 0;
     std::uint64_t messages = 0;
@@ -37,10 +37,10 @@ struct InfoItem {
 /// Session::current().
 GUOZHUANG_API void try_devices(Session* session = nullptr);
 
-/// What this rank knows; the configuration is the one in effect. Local; any thread. The first call
-/// in a process looks for CUDA devices, unless GUOZHUANG_CUDA is off: that may take a second. Which
-/// path CUDA tensors of all ranks take is known once it has been tried.
-/// `session` null means Session::current().
+/// Returns what this rank knows; the configuration is the one in effect. Local; any thread. The
+/// first call in a process looks for CUDA devices, unless GUOZHUANG_CUDA is off: that may take a
+/// second. The path of CUDA tensors is known once all ranks have tried it. `session` null means
+/// Session::current().
 GUOZHUANG_API std::vector<InfoItem> info(Session* session = nullptr);
 
 }  // namespace guozhuang

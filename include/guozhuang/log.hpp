@@ -12,9 +12,9 @@ enum class LogLevel { debug, info, warning, error, off };
 /// Receives the library's messages; empty: they go to standard error again, as lines such as
 /// "guozhuang[2] warning: ..." (2 is the process's rank, once it is known). The callback gets the
 /// message without level and rank before it. It may be called on any thread, one call at a time.
-/// What the callback logs itself goes to standard error, as do the messages of children of fork().
-/// GUOZHUANG_LOG_LEVEL says which messages there are. When this returns, the callback before it
-/// does not run and is not called again. Any thread; a callback that calls it gets
+/// Messages that the callback itself causes go to standard error, as do those of children of
+/// fork(). GUOZHUANG_LOG_LEVEL selects the messages. When this returns, the callback before it does
+/// not run and is not called again. Any thread; a callback that calls it gets
 /// Error(invalid_argument).
 GUOZHUANG_API void set_log_callback(std::function<void(LogLevel, std::string_view)> callback);
 

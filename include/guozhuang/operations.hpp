@@ -27,7 +27,7 @@
 /// departed) are thrown by wait() on every rank, and the library goes on working.
 namespace guozhuang {
 
-/// What every operation takes.
+/// Options of every operation.
 struct Options {
     /// Identifies the operation on all ranks and in errors. Up to 64 KiB; must not begin with #.
     /// Empty: made from the number of this rank's unnamed calls of that operation ("#3 broadcast").
@@ -66,7 +66,7 @@ struct Options {
     std::chrono::microseconds wait_first = {};
 };
 
-/// What operations that reduce take. Op and scales must be the same on all ranks.
+/// Options of reductions. Op and scales must be the same on all ranks.
 struct AllreduceOptions {
     std::string name = {};        ///< as in Options
     ReduceOp op = ReduceOp::sum;  ///< combines contributions; mind the default
@@ -140,7 +140,7 @@ GUOZHUANG_API std::vector<Result> grouped_reduce_scatter(std::span<const TensorV
 GUOZHUANG_API ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors,
                                                          const AllreduceOptions& options = {});
 
-/// What send and recv take.
+/// Options of send and recv.
 struct PointToPointOptions {
     /// Messages between two ranks match by tag, in order. Open MPI carries every tag; with an MPI
     /// that carries only smaller ones, others throw Error(invalid_argument).
@@ -172,27 +172,27 @@ GUOZHUANG_API Handle recv_async(const TensorView& tensor, int from,
 GUOZHUANG_API void barrier(const Options& options = {});
 GUOZHUANG_API Handle barrier_async(const Options& options = {});
 
-/// What a join takes.
+/// Options of a join.
 struct JoinOptions {
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< as in Options
 };
 
-/// For a rank that has no more data while others still have some. It contributes neutrally to what
-/// they do, until every rank has joined. Returns the rank that was the last to join, whose state is
-/// the newest.
+/// For a rank that has no more data while others still have some. Until every rank has joined, it
+/// contributes neutral values to the others' operations. Returns the rank that was the last to
+/// join, whose state is the newest.
 ///
-/// Operations that only the other ranks submit run on all. Joined ranks contribute what changes no
-/// result: 0 to a sum, 1 to a product, the lowest value to a max and so on; no rows to all_gather.
-/// An average divides by the number of ranks that have submitted it. An operation that needs every
-/// rank fails on all that have submitted it with Error(departed), which names the joined ranks: a
-/// broadcast whose root has joined, all_to_all, creating and removing a process set. send and recv
-/// do not change.
+/// Operations that only the other ranks submit run on all. Joined ranks contribute values that
+/// change no result: 0 to a sum, 1 to a product, the lowest value to a max and so on; no rows to
+/// all_gather. An average divides by the number of ranks that have submitted it. An operation that
+/// needs every rank fails on all that have submitted it with Error(departed), which names the
+/// joined ranks: a broadcast whose root has joined, all_to_all, creating and removing a process
+/// set. send and recv do not change.
 ///
-/// What the rank has submitted before goes on. Until the join is complete it may submit nothing in
-/// this process set (Error(invalid_argument)); other process sets are not concerned. If a rank
-/// shuts down instead of joining, the join fails with Error(departed) and all joined ranks are
-/// active again. Unnamed operations are numbered from 1 again after a join.
+/// Operations that the rank has submitted before go on. Until the join is complete it may submit
+/// nothing in this process set (Error(invalid_argument)); other process sets are not concerned. If
+/// a rank shuts down instead of joining, the join fails with Error(departed) and all joined ranks
+/// are active again. Unnamed operations are numbered from 1 again after a join.
 GUOZHUANG_API int join(const JoinOptions& options = {});
 GUOZHUANG_API JoinHandle join_async(const JoinOptions& options = {});
 

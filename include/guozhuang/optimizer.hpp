@@ -22,7 +22,7 @@ namespace guozhuang {
 template <class O>
 concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 
-/// What a DistributedOptimizer does with the memory of gradients.
+/// How a DistributedOptimizer treats the memory of gradients.
 enum class Memory : std::uint8_t {
     as_is,  ///< nothing
     /// Shares it with the other ranks of the host (see share()) as long as the optimizer lives, so
@@ -130,12 +130,12 @@ public:
     /// step: step() was called twice. Without hooks that cannot be found out: a second call without
     /// a backward between reduces the gradients again, to averages of averages.
     bool finish_pass(const std::function<void()>& step = {});
-    /// For a rank that cannot go on with this batch, for instance after an exception in backward.
-    /// To be called instead of the step() that ends the batch, in any pass of it, with hooks or
-    /// without. That step() then throws Error(discarded) on all ranks that call it, with the ranks
-    /// that have discarded the batch and why. No rank steps, gradients may be reduced or not, and
-    /// the next backward begins a new batch on all ranks. Waits, as step() does, until every rank
-    /// has come to the end of the batch. Throws errors of synchronize() that are not about the
+    /// Discards this batch: for a rank that cannot go on with it, for instance after an exception
+    /// in backward. Call it instead of the step() that ends the batch, in any pass of it, with
+    /// hooks or without. On all other ranks that step() then throws Error(discarded), with the
+    /// ranks that have discarded the batch and why. No rank steps, gradients may be reduced or not,
+    /// and the next backward begins a new batch on all ranks. Waits, as step() does, until every
+    /// rank has come to the end of the batch. Throws errors of synchronize() that are not about the
     /// batch.
     ///
     /// After synchronize() or synchronize_for(), or after an exception of the wrapped optimizer in

@@ -19,7 +19,7 @@ struct PlanOptions {
     /// Unique among the plans of this rank and process set that live. Empty: numbered in the order
     /// in which this rank makes its unnamed plans.
     std::string name = {};
-    /// What unnamed plans are called: "#1 plan". The same on all ranks.
+    /// The name of unnamed plans: "#1 plan". The same on all ranks.
     std::string kind = "plan";
     ReduceOp op = ReduceOp::average;
     double prescale = 1;   ///< as in AllreduceOptions

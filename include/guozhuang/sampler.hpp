@@ -9,7 +9,7 @@
 
 namespace guozhuang {
 
-/// What happens to samples that do not divide evenly. `pad` repeats some so that all ranks get the
+/// How samples that do not divide evenly are spread. `pad` repeats some so that all ranks get the
 /// same number; `drop` leaves some out; `uneven` gives the first ranks one more, and so perhaps one
 /// step more. `uneven` is for evaluation, never around collective calls such as optimizer.step(),
 /// in which the other ranks would be missing.

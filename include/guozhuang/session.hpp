@@ -25,7 +25,7 @@ struct RankOptions {
     int hosts = 1;
 };
 
-/// What a Session may be given.
+/// Options of a Session.
 struct SessionOptions {
     /// A communicator of the caller's, whose ranks become the job: mpi_communicator(comm). It is
     /// duplicated, so it may be freed when the session exists. None: MPI_COMM_WORLD.
@@ -64,9 +64,10 @@ public:
     void close();
 
     /// Leaves the job at once, without waiting for the other ranks; for a rank that cannot go on.
-    /// What was begun on all ranks is finished; whatever else the others need of this rank fails
-    /// with Error(departed) and the reason. Calls after close() or leave() do nothing. That of
-    /// current() ends the process's default session, however many share it.
+    /// Operations that all ranks have begun are finished; all others that need this rank fail with
+    /// Error(departed) and the reason. Calls after close() or leave() do nothing.
+    /// Session::current().leave() ends the default session for everyone in the process who shares
+    /// it.
     void leave(std::string_view reason) noexcept;
 
     // All of these are local, never block, and throw Error(not_initialised) after close().

@@ -31,7 +31,7 @@ struct Device {
 };
 
 namespace detail {
-/// What data() of a range points to.
+/// The type that data() of a range points to.
 template <class R>
 using Pointee = std::remove_pointer_t<decltype(std::ranges::data(std::declval<R>()))>;
 /// Throws Error(invalid_argument) unless the shape has that many elements.
@@ -217,7 +217,8 @@ struct Parameter {
 /// Plan::agree.
 struct Agreement {
     std::string tensor = {};  ///< which tensor it is about; empty: the bundle
-    /// What is compared, in the plural, as errors say it: "values of backward_passes_per_step".
+    /// The plural noun that errors use for the values compared: "values of
+    /// backward_passes_per_step".
     std::string what;
     std::string value;  ///< compared; errors show it
     friend bool operator==(const Agreement&, const Agreement&) = default;

@@ -152,7 +152,7 @@ bool SharedMemory::is_shared() const noexcept {
 
 namespace {
 
-/// What share() has to do on this rank.
+/// The work of share() on this rank.
 struct Choice {
     std::vector<std::span<std::byte>> memory;  ///< to be shared
     /// Bytes of all tensors, and of those among them that are shared already.

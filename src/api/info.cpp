@@ -42,7 +42,8 @@ void add_devices(Items& items, const base::Config& config, const std::string& pa
     if (!path.empty()) items.push_back({"devices", "path", path});
 }
 
-/// Of the lowest rank that has one, which it names; the same on all ranks. Collective.
+/// Returns the reason of the lowest rank that has one, with its number; the same on all ranks.
+/// Collective.
 std::string first_reason(const std::string& own, Session* session) {
     const std::vector<std::uint8_t> bytes(own.begin(), own.end());
     const auto all = all_gather(bytes, {.session = session});

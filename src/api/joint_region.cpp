@@ -34,7 +34,7 @@ std::vector<T> gather(const T& own, const std::string& name, Session* session) {
     return all;
 }
 
-/// What a rank says about its local region: plain bytes.
+/// A rank's local region as the others are told of it: plain bytes.
 struct Offer {
     std::uint64_t bytes = 0;
     wire::SharedFile::Offer file = {};

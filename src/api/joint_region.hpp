@@ -19,7 +19,7 @@ namespace guozhuang::api {
 /// regions as long as this lives. Its own it must not close before.
 class JointRegion {
 public:
-    /// What this rank opens to the others.
+    /// Memory that this rank opens to the others.
     struct LocalRegion {
         wire::SharedFile* file = nullptr;
         std::vector<wire::Regions::Range> ranges;

@@ -13,7 +13,7 @@
 
 namespace guozhuang {
 
-/// What the values of one ProcessSet share.
+/// The state that all copies of a ProcessSet share.
 struct ProcessSetState {
     ProcessSetState(const std::shared_ptr<Runtime>& of, std::vector<int> sorted_ranks)
         : runtime(of), ranks(std::move(sorted_ranks)) {}

@@ -127,7 +127,7 @@ protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
     return description;
 }
 
-/// Of a spec that was checked; its description gets the tensors.
+/// Returns the identity of a checked spec; fills the description with its tensors.
 protocol::RequestIdentity identify(OperationSpec& spec, const Check& check) {
     auto& description = spec.description;
     if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
@@ -158,7 +158,7 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
     request.deadline = base::deadline_after(timeout);
 }
 
-/// Of a tensor of a group.
+/// Names a tensor of a group in errors.
 std::string label_of(const OperationSpec& spec, std::size_t i) {
     return spec.tensor_names.empty() ? fmt::format("[{}]", i) : base::quote(spec.tensor_names[i]);
 }
@@ -284,7 +284,7 @@ void move_once(std::span<OperationSpec> specs, std::string_view operation, std::
     for (std::size_t at = 0; auto& spec : specs) {
         for (std::size_t i = 0; i < spec.tensors.size(); ++i, ++at) {
             if (last[at] == at) continue;
-            // Of unnamed tensors only these get names; the others stay numbered.
+            // Only these unnamed tensors get names; the others stay numbered.
             spec.tensor_names.resize(spec.tensors.size());
             spec.tensor_names[i] =
                 fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);

@@ -43,7 +43,7 @@ struct Process {
     std::atomic<bool> has_failed{false};
     /// Never destroyed, since threads may keep a reference to it.
     std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
-    /// What Session::current() returns: the view while there are users.
+    /// The result of Session::current(): the view while there are users.
     std::atomic<Session*> current{nullptr};
 };
 

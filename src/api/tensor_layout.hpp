@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <guozhuang/tensor.hpp>
 
-/// What is asked of a caller's tensors.
+/// Requirements on a caller's tensors.
 namespace guozhuang::api {
 
 /// Row-major without gaps; the stride of a dimension of one element does not matter.

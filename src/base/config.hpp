@@ -69,7 +69,7 @@ Config read_config();
 /// nearest name of it if one is near.
 std::vector<std::string> unknown_variables();
 
-/// Of a value that may be anything: so much that a line shows it.
+/// Returns as much of a value, which may hold anything, as fits a line of an error.
 std::string for_display(std::string_view value);
 
 /// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not

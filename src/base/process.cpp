@@ -132,7 +132,8 @@ bool wait_for_holds(const std::string& last_words) {
 std::atomic<bool> forked{false};
 std::atomic<pid_t> original{0};
 
-/// What children of fork() do first. The mutex keeps fork() away while the list changes.
+/// The actions that a child of fork() takes first. The mutex keeps fork() away while the list
+/// changes.
 struct Actions {
     Mutex mutex;
     std::vector<const ForkChildHandler*> all GUOZHUANG_GUARDED_BY(mutex);

@@ -28,7 +28,7 @@ void look_up(ProcessId& process);
 /// that cannot be looked at does.
 bool is_running(const ProcessId& process);
 
-/// What the process does, as /proc says: "running", "sleeping", "stopped" ...; empty if unknown.
+/// Returns the process's state from /proc: "running", "sleeping", "stopped" ...; empty if unknown.
 std::string state_of(const ProcessId& process);
 
 /// Whether the process has the same pid for this process.

@@ -30,7 +30,7 @@ public:
         const std::int64_t shortest = losses_of_a_period * turn.count();
         const std::int64_t last = period_.load(std::memory_order_relaxed);
         const std::int64_t since = time - until_.load(std::memory_order_relaxed);
-        // What stopped another thread of the rank as well counts once.
+        // A loss that stopped several threads of the rank at once counts once.
         if (time - turn.count() < until_.load(std::memory_order_relaxed) - last) return last > 0;
         const std::int64_t period = since > std::max(last, shortest)
                                         ? 0

@@ -19,7 +19,7 @@ namespace guozhuang::base {
 namespace {
 
 constexpr unsigned turns_between_clock_reads = 16;
-/// Of the time that a long wait has parked, one sleep is at most this part.
+/// One sleep of a long wait takes at most 1/64 of the time that the wait has parked so far.
 constexpr int long_wait_for_each_park = 64;
 /// News that takes longer may be that of a rank which needs this core.
 constexpr auto soon = std::chrono::microseconds(5);
@@ -139,8 +139,8 @@ std::optional<AbortCause> noted_cause(const Doorbell& bell) noexcept {
     return AbortCause{.rank = bell.culprit, .text = text_of(bell), .code = code_of(bell)};
 }
 
-// If another rank is writing its cause, this does not wait for it: that rank may have died. Whoever
-// reads the cause waits, for a while.
+// If another rank is writing its cause, this does not wait for it: that rank may have died. The
+// reader of the cause waits for it, for a while.
 void abort(Doorbell& bell, const AbortCause& cause) noexcept {
     note_cause(bell, cause);
     bell.abort.store(1, std::memory_order_seq_cst);
@@ -217,8 +217,8 @@ void WaitLoop::check_deadline() const {
 
 void WaitLoop::pause(std::chrono::microseconds longest) {
     if (!may_park(bell_.asleep)) return;
-    // What a ring announces often needs several looks (the fragments of a long message), so the
-    // spin begins anew.
+    // News that a ring announces often needs several looks (the fragments of a long message), so
+    // the spin begins anew.
     const auto now = Clock::now();
     if (next_park_ == settings_.park_first) parked_since_ = now;
     if (park(settings_.audience, now + std::min(next_park_, longest))) return start_anew();

@@ -40,7 +40,7 @@ public:
         return access;
     }
 
-    /// Of the world's tensors: which path they take, and why no better one; empty before the first.
+    /// Notes which path the world's tensors take, and why no better one; empty before the first.
     void note_path(DeviceKind kind, const std::string& path) {
         const base::Lock lock(mutex_);
         paths_[kind] = path;

@@ -23,8 +23,8 @@ namespace {
 constexpr auto time_to_hear = std::chrono::minutes(5);
 constexpr auto head_start = std::chrono::seconds(5);  // of rank 0, which knows best who is missing
 
-/// What one rank says of itself: a value for each key, then its warnings. The refusal is what it
-/// finds unacceptable, if anything.
+/// One rank's message: a value for each key, then its warnings. The refusal says what it cannot
+/// accept, if anything.
 using Facts = std::vector<std::string>;
 constexpr std::size_t first_setting = 2;  // behind the version and the refusal
 
@@ -44,7 +44,7 @@ Facts facts_of(const base::Config& config, std::string_view refusal,
     return facts;
 }
 
-/// What rank 0 decides, as it has said.
+/// Returns this rank's settings with rank 0's values where rank 0 decides.
 base::Config adopt(base::Config own, std::span<const std::string> values) {
     auto value = values.begin();
     for (const auto& row : base::config_table()) {

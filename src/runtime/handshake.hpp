@@ -9,13 +9,12 @@
 
 namespace guozhuang {
 
-/// What ranks tell each other before anything else: version and settings, why a rank's own cannot
-/// be accepted (`refusal`, mostly empty), and what each has found that its user should know
-/// (`warnings`), which rank 0 logs once for all that found it. Returns this rank's settings with
-/// what rank 0 decides as rank 0 has it; where that changes any, rank 0 warns. Collective. Throws
-/// Error(configuration) on every rank, with the table of what differs, if they cannot work
-/// together, or with what any of them has refused; Error(timeout) naming the ranks that did not
-/// come; Error(wire).
+/// The ranks' first exchange: version and settings, why a rank's own settings cannot be accepted
+/// (`refusal`, mostly empty), and what its user should know (`warnings`); rank 0 logs each warning
+/// once for all ranks that have it. Returns this rank's settings, with rank 0's values where rank 0
+/// decides; rank 0 warns if that changes any. Collective. Throws Error(configuration) on every
+/// rank, with the table of differences if they cannot work together, or with a rank's refusal;
+/// Error(timeout) naming the ranks that did not come; Error(wire).
 base::Config run_handshake(wire::Transport& transport, const base::Config& config,
                            std::string_view refusal, const std::vector<std::string>& warnings);
 

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view session_closed = "its session has been closed";
 constexpr auto farewell = std::chrono::milliseconds(200);
 
-/// What this process sees that its user should know.
+/// Returns warnings for the user of this process.
 std::vector<std::string> warnings() {
     auto warnings = base::unknown_variables();
     const auto threads = std::atoi(base::environment("OMP_NUM_THREADS").value_or("").c_str());

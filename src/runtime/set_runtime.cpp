@@ -91,7 +91,8 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(const wire::Group& gro
                                                    resources_->timeline);
 }
 
-/// What its tensors are staged in moves on a thread of its own, in a lane of its own.
+/// Device tensors have a lane of their own: the HostMover thread sends at the same time as the
+/// driving thread.
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
                                                                   Device device) {
     const auto& config = resources_->config;

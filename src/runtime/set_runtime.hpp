@@ -25,7 +25,7 @@
 
 namespace guozhuang {
 
-/// What the process sets of a rank have in common.
+/// The resources that all process sets of a rank share.
 struct RankResources {
     std::shared_ptr<wire::Transport> transport;
     base::Config config;
@@ -38,8 +38,8 @@ struct RankResources {
 
 using engine::SetId;
 
-/// What one rank has of one process set, the world being the first: an engine, and what it needs of
-/// the other rooms. Thread-safe.
+/// One rank's part of a process set (the world is the first): an engine and everything it needs.
+/// Thread-safe.
 class SetRuntime final : private engine::DeviceProvider {
 public:
     /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory)
@@ -79,8 +79,8 @@ public:
     }
     Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
-    /// What is wrong with a tensor's device: where its memory really is, as far as a driver that
-    /// this rank uses knows. Empty if nothing is.
+    /// Explains what is wrong with a tensor's device: where its memory really is, as far as this
+    /// rank's drivers know. Empty if nothing is wrong.
     std::string misplacement_of(const TensorView& tensor);
 
     /// See RequestCache.
@@ -113,7 +113,7 @@ private:
     wire::ControlChannel control_;
     wire::MailChannel mail_;
     base::Mutex devices_mutex_;
-    /// Those that have an executor, and which one this rank uses.
+    /// The kinds of device that have an executor, and this rank's device of each.
     std::map<DeviceKind, int> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);
     std::unique_ptr<engine::Backend> host_backend_;
     base::Mutex requests_mutex_;

@@ -13,7 +13,7 @@
 
 namespace guozhuang {
 
-/// What a call uses that waits for a device: pinned memory, and scratch on the device.
+/// Memory of a call that waits for a device: pinned memory, and scratch on the device.
 class Workspace {
 public:
     static constexpr std::size_t pinned_bytes = 2u << 20;
@@ -24,7 +24,7 @@ public:
           scratch_(device::allocate_owned(driver, device, device::SumOrder::scratch_bytes)) {}
 
     std::span<std::byte> pinned() const noexcept { return pinned_.memory(); }
-    /// Of SumOrder::scratch_bytes.
+    /// SumOrder::scratch_bytes of them.
     std::span<std::byte> scratch() const noexcept { return scratch_.memory; }
 
 private:

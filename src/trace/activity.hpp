@@ -42,8 +42,8 @@ struct WaitingSlot {
     Note note;  ///< "allreduce", "loss" or "loss in process set 0,2"
 };
 
-/// What a rank is doing, for the ranks of its host, which look when it is late or dead. Lies in
-/// memory that they share.
+/// A rank's current activity. It lies in shared memory; the other ranks of the host look at it when
+/// this rank is late or dead.
 struct alignas(64) Activity {
     /// The last operation that the program asked for: "allreduce", "loss" or "loss in process set
     /// 0,2".
@@ -62,7 +62,7 @@ struct alignas(64) Activity {
     std::atomic<bool> closed{false};
 };
 
-/// What this rank can see of another rank.
+/// Another rank as this rank sees it.
 struct RankStatus {
     const Activity* activity = nullptr;  ///< valid as long as the rank's doorbell
     std::string process;                 ///< for messages: "pid 7, stopped"

@@ -8,7 +8,7 @@
 
 namespace guozhuang::trace {
 
-/// What a timeline says of a request, a bundle or fused tensors. The views are of literals.
+/// Facts of a request, a bundle or fused tensors in a timeline. The views refer to literals.
 struct TimelineFacts {
     std::string_view operation = {}, algorithm = {};  ///< empty: not said
     std::size_t bytes = 0, tensors = 0;               ///< 0: not said

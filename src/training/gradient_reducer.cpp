@@ -82,7 +82,8 @@ struct GradientReducer::State {
     std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
     /// How many parameters each bundle waits for.
     std::vector<std::size_t> bundle_size;
-    /// Of each parameter, the first whose gradient is the same memory: its bundle reduces it.
+    /// For each parameter, the first parameter whose gradient has the same memory: its bundle
+    /// reduces both.
     std::vector<std::size_t> tied_to;
     /// On which gradients are marked and which wait for the averages: work enqueued on them next
     /// finds these in the gradients.

@@ -13,8 +13,8 @@ class SharingAdvice {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// A step of the plan's owner has waited so long for its tensors. What goes wrong here costs
-    /// the advice, not the step.
+    /// A step of the plan's owner has waited so long for its tensors. A failure here costs the
+    /// advice, not the step.
     void note_wait(Clock::duration time, const Plan& plan, const ProcessSet& ranks) noexcept;
 
 private:

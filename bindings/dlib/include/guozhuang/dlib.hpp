@@ -208,8 +208,9 @@ public:
         gradients().discard();
     }
 
-    /// That of the last step, the same on all ranks: for the condition of a loop of
-    /// train_one_step(). After trainer.get_net(), which waits for the steps. 0 before the first.
+    /// Returns the learning rate of the last step, the same on all ranks; 0 before the first. For
+    /// the condition of a loop of train_one_step(); call it after trainer.get_net(), which waits
+    /// for the steps.
     float learning_rate() const noexcept { return gradients_ ? gradients_->learning_rate() : 0; }
     const Solver& wrapped() const& noexcept { return solver_; }
     Solver wrapped() && { return std::move(solver_); }

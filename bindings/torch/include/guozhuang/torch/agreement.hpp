@@ -10,14 +10,15 @@
 
 namespace guozhuang::torch::detail {
 
-/// What an exception says, without libtorch's stack.
+/// Returns an exception's message, without libtorch's backtrace.
 inline std::string text_of(const std::exception& error) {
     const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
     return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
 }
 
-/// What `describe` returns on each rank of the set. If it throws on one, all ranks throw: that rank
-/// its own exception, the others Error(invalid_argument) with its text. Collective.
+/// Returns the results of `describe` on all ranks of the set, by rank. If it throws on one, all
+/// ranks throw: that rank its own exception, the others Error(invalid_argument) with its text.
+/// Collective.
 template <class Describe>
 std::vector<std::string> gather_texts(const ProcessSet& set, const Describe& describe) {
     constexpr char fails = '!', succeeds = '=';

@@ -44,7 +44,7 @@ public:
     }
 
 private:
-    /// What an allocation takes of an arena, where each begins with a cache line.
+    /// Returns the bytes that an allocation takes in an arena: it begins at a cache line.
     static std::size_t aligned(std::size_t bytes) {
         return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
     }

@@ -56,7 +56,7 @@ inline void broadcast_buffers(const ::torch::nn::Module& module, const Reducer& 
 }
 
 /// Has the backward that runs call `act` when it has written all gradients, after all that it was
-/// told to call before. What `act` throws leaves backward when everything has been called.
+/// told to call before. An exception of `act` leaves backward once everything has been called.
 inline void after_backward(std::function<void()> act) {
     auto& backward = ::torch::autograd::Engine::get_default_engine();
     backward.queue_callback([&backward, act = std::move(act)] {
@@ -116,10 +116,10 @@ public:
         return module_->forward(std::forward<Arguments>(arguments)...);
     }
     /// For trainers that call the module's forward() themselves, before it: Module may be the base
-    /// class, which has none. Copies the buffers. If the last backward() has thrown
-    /// after its first gradient, that batch is discarded first, if discard() has not done so; this
-    /// waits until the other ranks have come to its end. What is thrown before that (by the loss,
-    /// say) is not seen here: call discard().
+    /// class, which has none. Copies the buffers. If the last backward() has thrown after its first
+    /// gradient, that batch is discarded first, if discard() has not done so; this waits until the
+    /// other ranks have come to its end. Exceptions thrown earlier (by the loss, say) are not seen
+    /// here: call discard().
     void begin_forward() {
         if (in_backward_) discard("backward() has thrown");
         if (options_.broadcast_buffers && module_->is_training() && !reducer_.is_paused())

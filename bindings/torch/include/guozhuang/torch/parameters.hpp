@@ -105,8 +105,8 @@ inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module&
     return parameters;
 }
 
-/// Those of them that the optimizer has. Throws Error(invalid_argument) if the optimizer has one
-/// twice, or one that is not the module's.
+/// Returns the module's parameters that the optimizer has. Throws Error(invalid_argument) if the
+/// optimizer has one twice, or one that is not the module's.
 inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module& module,
                                                       const ::torch::optim::Optimizer& optimizer) {
     auto parameters = trained_parameters(module);
@@ -134,9 +134,9 @@ inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module&
     return parameters;
 }
 
-/// What `find` returns, if all ranks have the same parameters, in one order and laid out in memory
-/// alike. Otherwise throws Error(mismatch) on all ranks, with the first parameter that differs. If
-/// `find` throws on one, all ranks throw, as gather_texts() says. Collective.
+/// Returns the result of `find`. Throws Error(mismatch) on all ranks, with the first parameter that
+/// differs, unless all ranks have the same parameters, in one order and laid out in memory alike.
+/// If `find` throws on one, all ranks throw, as gather_texts() says. Collective.
 inline std::vector<NamedParameter> same_parameters(
     const ProcessSet& set, const std::function<std::vector<NamedParameter>()>& find) {
     std::vector<NamedParameter> parameters;

@@ -19,7 +19,7 @@
 
 namespace guozhuang::torch {
 
-/// What DistributedOptimizer and DistributedDataParallel have in common: reduces the gradients of
+/// The common part of DistributedOptimizer and DistributedDataParallel: reduces the gradients of
 /// parameters while backward writes them. Gradients become views of one arena; one that backward
 /// has made anew, after zero_grad(set_to_none) say, is copied there once.
 ///
@@ -81,8 +81,8 @@ public:
     }
 
     const OptimizerOptions& options() const& noexcept { return options_; }
-    /// What an operation of this reducer alone is called: the same on all ranks, whatever order
-    /// their reducers are used in.
+    /// Names an operation of this reducer alike on all ranks, in whatever order they use their
+    /// reducers.
     std::string name_of(const std::string& operation) const {
         return operation + " of " + reducer_->name();
     }

@@ -38,14 +38,14 @@ inline void broadcast_parameters(const ::torch::nn::Module& module, int root = 0
 
 namespace detail {
 
-/// That of its parameters; the CPU if it has none.
+/// Returns the device of the optimizer's parameters; the CPU if it has none.
 inline at::Device device_of(::torch::optim::Optimizer& optimizer) {
     for (const auto& group : optimizer.param_groups())
         for (const auto& parameter : group.params()) return parameter.device();
     return at::kCPU;
 }
 
-/// What the optimizer has saved as text.
+/// Returns the optimizer's saved state as bytes.
 inline std::string save(const ::torch::optim::Optimizer& optimizer) {
     ::torch::serialize::OutputArchive archive;
     optimizer.save(archive);
