@@ -3,12 +3,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
-#include <sys/resource.h>
 
 #include "runtime/process_sets.hpp"
 #include "support/cases/process_set_cases.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/file_size_limit.hpp"
 #include "support/runner/open_files.hpp"
 #include "support/runner/sanitizer.hpp"
 #include "wire/inproc/inproc_transport.hpp"
@@ -74,7 +75,8 @@ TEST_CASE("many sets come and go, and leave nothing behind") {
 
 TEST_CASE("sets that do nothing are not woken for what others do") {
     constexpr int sets = 50, operations = 100;
-    // Of the 102 coordinators: all but the world's, the first set's, and those that share its bits.
+    // All 102 coordinators stay asleep but the world's, the first set's, and those that share its
+    // bits.
     constexpr std::size_t quiet = 80;
     const auto sleeps_of_coordinators = [] {
         std::map<std::string, long> sleeps;  // by thread
@@ -114,24 +116,19 @@ TEST_CASE("sets that do nothing are not woken for what others do") {
 }
 
 TEST_CASE("a set whose ranks can have no memory to stage in uses messages, and says so once") {
-    rlimit before{};
     std::vector<std::string> warnings;
     set_log_callback([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
     CHECK(problems_among(3, [&](Session& session, Report& report) {
               const auto set = ProcessSet::create({0, 2}, &session);
               barrier({.session = &session});
-              if (session.rank() == 1) {
-                  getrlimit(RLIMIT_FSIZE, &before);
-                  const rlimit little{.rlim_cur = 1000, .rlim_max = before.rlim_max};
-                  setrlimit(RLIMIT_FSIZE, &little);
-              }
+              std::optional<FileSizeLimit> little;  // of all ranks, which are threads
+              if (session.rank() == 1) little.emplace(1000);
               barrier({.session = &session});
               std::vector<float> numbers(100'000, 1.0f + static_cast<float>(session.rank()));
               for (int turn = 0; turn < 2 && session.rank() != 1; ++turn)
                   allreduce(numbers, {.session = &session, .process_set = set});
               report.expect(numbers.back() == (session.rank() == 1 ? 2.0f : 8.0f), "another sum");
               barrier({.session = &session});
-              if (session.rank() == 1) setrlimit(RLIMIT_FSIZE, &before);
           }) == "");
     set_log_callback(nullptr);
     CHECK(warnings == std::vector<std::string>{"process set 0,2: no memory to stage in (ftruncate: "

@@ -2,7 +2,6 @@
 // records.
 #include "trace/timeline.hpp"
 
-#include <csignal>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
@@ -10,7 +9,6 @@
 #include <guozhuang/guozhuang.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <sys/resource.h>
 #include <system_error>
 
 #include "support/cases/error_cases.hpp"
@@ -18,6 +16,7 @@
 #include "support/oracles/stream_slices.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
+#include "support/runner/file_size_limit.hpp"
 #include "support/runner/temporary_directory.hpp"
 #include "support/tensors/device_views.hpp"
 #include "trace/trace_file.hpp"
@@ -47,23 +46,6 @@ std::vector<json> parse(const std::string& elements) {
     return json::parse("[" + elements + "]");
 }
 
-/// No file grows beyond so many bytes, for the life of this object: a disk that is full.
-class FileSizeLimit {
-public:
-    explicit FileSizeLimit(rlim_t bytes) {
-        std::signal(SIGXFSZ, SIG_IGN);  // writing is an error then, as on a disk that is full
-        getrlimit(RLIMIT_FSIZE, &before_);
-        const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-        setrlimit(RLIMIT_FSIZE, &limit);
-    }
-    ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-    FileSizeLimit(const FileSizeLimit&) = delete;
-    FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
-private:
-    rlimit before_{};
-};
-
 /// "B grad", "B negotiate", "E" ...: the events of a row, in order.
 std::vector<std::string> row_of(const std::vector<json>& events, int row) {
     std::vector<std::string> found;
@@ -82,7 +64,7 @@ std::vector<int> rows_with(const std::vector<json>& events, const std::string& n
     return rows;
 }
 
-/// What the row is called.
+/// The name of the row.
 std::string name_of_row(const std::vector<json>& events, int row) {
     for (const auto& event : events)
         if (event["tid"] == row && event["name"] == "thread_name") return event["args"]["name"];

@@ -24,7 +24,7 @@
 
 namespace guozhuang::test {
 
-/// What random test data starts from: the same on all ranks, printed with a failure, chosen with
+/// The seed of random test data: the same on all ranks, printed with a failure, chosen with
 /// --rng-seed. Never 0.
 inline unsigned seed() {
     return Catch::rngSeed();

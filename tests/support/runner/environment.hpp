@@ -43,7 +43,7 @@ public:
     LogCapture(const LogCapture&) = delete;
     LogCapture& operator=(const LogCapture&) = delete;
 
-    /// Those that contain the text.
+    /// The messages that contain the text.
     std::vector<std::string> with(const std::string& text) const {
         const std::lock_guard lock(mutex_);
         std::vector<std::string> found;

@@ -23,7 +23,7 @@ std::string text_of(const Parts&... parts) {
     return text.str();
 }
 
-/// What one rank found. Each rank writes its own.
+/// The findings of one rank. Each rank writes its own.
 class Report {
 public:
     /// Something bitwise equal on all ranks, if all is well.

@@ -11,7 +11,7 @@ int read_command_line(int argc, char** argv);
 /// The seed of the command line, else a fresh one.
 unsigned chosen_seed();
 
-/// Which rank this process is. Ranks other than 0 print test cases that failed, nothing else.
+/// Tells this process its rank. Ranks other than 0 print failed test cases, nothing else.
 void become_rank(int rank, unsigned seed);
 
 /// Runs the test cases; the number of failures, at most 255.
