@@ -21,8 +21,8 @@ struct DeviceAllreduce {
     std::string path;  ///< by which the library has done it
 };
 
-/// What a path moves through the device or its link to the host, and how long an allreduce on that
-/// path takes at least.
+/// Bytes that an allreduce moves through the device or over its link to the host, and a lower bound
+/// of its time.
 struct Bound {
     std::uint64_t bytes;
     double seconds;
@@ -37,8 +37,8 @@ Bound direct_bound(const DeviceAllreduce& allreduce);
 /// read one and write one.
 Bound ring_bound(const DeviceAllreduce& allreduce);
 
-/// That of the path which the library took. None for what goes over links between devices, which
-/// nothing here measures: by NCCL, or by direct or ring unless all share one.
+/// The bound of the path that the library took. None for paths over links between devices, which
+/// nothing here measures: NCCL, and direct or ring unless all ranks share one device.
 std::optional<Bound> bound_taken(const DeviceAllreduce& allreduce);
 
 /// All of them, by path; direct and ring only where the ranks share a device.

@@ -16,7 +16,7 @@
 
 namespace guozhuang::perf {
 
-/// What kind of memory tensors are in.
+/// Kinds of memory that tensors may be in.
 enum class MemoryKind : std::uint8_t {
     ordinary,  ///< "private": only this process has it
     arena,     ///< a GradientArena
@@ -41,9 +41,9 @@ class Memory {
 public:
     static constexpr std::size_t alignment = 64;
 
-    /// Of the device, if there is one, else of the host and of that kind. Collective if the ranks
-    /// share it. Throws std::bad_alloc, Error(out_of_memory) for a device, and Refusal if the ranks
-    /// cannot share it.
+    /// Allocates on the device, if there is one, else on the host as `kind` says. Collective if the
+    /// ranks share the memory. Throws std::bad_alloc, Error(out_of_memory) for a device, and
+    /// Refusal if the ranks cannot share it.
     explicit Memory(std::size_t bytes, MemoryKind kind = MemoryKind::ordinary,
                     const TensorDevice* device = nullptr)
         : bytes_(bytes) {

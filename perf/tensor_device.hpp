@@ -46,7 +46,7 @@ public:
         double copy = 0;      ///< on the device: bytes read and bytes written
         double transfer = 0;  ///< between host and device, both ways at once: those of both
     };
-    /// Of rank 0's device, with nobody else at work; the same on all ranks. Collective.
+    /// Measures rank 0's device, with nobody else at work; all ranks get the result. Collective.
     Bandwidths measure(const MpiJob& job) const;
 
 private:
@@ -71,7 +71,7 @@ void fill_from_host(const TensorDevice* device, std::span<std::byte> memory, con
     device->finish();
 }
 
-/// What `look` finds in memory of the device, or of the host if there is none.
+/// Returns look(contents), with the contents copied to the host if the memory is on a device.
 template <class Look>
 auto look_from_host(const TensorDevice* device, std::span<const std::byte> memory,
                     const Look& look) {

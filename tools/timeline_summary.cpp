@@ -19,7 +19,7 @@ struct Request {
     int ranks = 0;  ///< that have it
 };
 
-/// What one pass over the traces finds.
+/// The findings of one pass over the traces.
 struct Findings {
     std::map<std::pair<std::string, int>, std::vector<double>> durations;  ///< by kind and rank
     std::map<std::pair<std::string, std::size_t>, Request>

@@ -85,7 +85,7 @@ void align(std::vector<Trace>& traces) {
     if (twins != traces.end())
         throw BadInput(fmt::format("{} and {} are both of rank {}: give those of one recording",
                                    twins->path, std::next(twins)->path, twins->rank));
-    // What is added to the clock of each host to make it that of the first.
+    // By host: added to its clock, this gives the clock of the first host.
     std::map<std::string, std::int64_t> hosts;
     const auto first = traces.front().realtime_us - traces.front().monotonic_us;
     auto start = std::numeric_limits<std::int64_t>::max();

@@ -12,7 +12,7 @@ namespace timeline {
 
 using Json = nlohmann::ordered_json;
 
-/// What cannot be read, or does not belong together; says which file, and what to do.
+/// Traces that cannot be read or do not belong together. The text names the file and a remedy.
 struct BadInput : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -40,7 +40,7 @@ Trace read(const std::filesystem::path& path);
 /// host have the same clock anyway. Throws BadInput for two files of one rank.
 void align(std::vector<Trace>& traces);
 
-/// What people should know of them: a line for each.
+/// Returns remarks on the traces for their reader, a line each.
 std::vector<std::string> remarks(const std::vector<Trace>& traces);
 
 }  // namespace timeline

@@ -20,7 +20,7 @@ typedef struct BlockActivations {
     float hidden[LENGTH * HIDDEN], active[LENGTH * HIDDEN];
 } BlockActivations;
 
-/// What forward leaves of a sample for backward.
+/// Values of one sample that forward saves for backward.
 typedef struct Activations {
     int tokens[LENGTH + 1];
     BlockActivations blocks[BLOCKS];
@@ -213,7 +213,7 @@ static void add_scaled(float* to, float factor, const float* from, int count) {
     for (int i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-/// What a head has of a token's query (0), key (1) or value (2).
+/// The slice of a token's query (0), key (1) or value (2) that belongs to `head`.
 static float* part_of(float* qkv, int token, int which, int head) {
     return qkv + (token * 3 + which) * CHANNELS + head * HEAD;
 }

@@ -12,7 +12,7 @@
 
 namespace fashion {
 
-/// What is trained, and the gradient that backward writes.
+/// A parameter, and its gradient, which Network::backward() writes.
 struct Tensor {
     std::string name;
     Eigen::MatrixXf value, gradient;

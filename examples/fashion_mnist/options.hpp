@@ -20,7 +20,7 @@ struct Options {
     std::filesystem::path log_losses;
 };
 
-/// What the user gets to read instead of training: help (code 0) or a complaint.
+/// Ends the program before it trains: what() is the help text (code 0) or a complaint.
 struct Usage : std::runtime_error {
     Usage(const std::string& text, int exit_code) : std::runtime_error(text), code(exit_code) {}
     int code;

@@ -17,8 +17,8 @@ public:
     /// Says nothing from here on, not even errors.
     void mute() noexcept { muted_ = true; }
 
-    /// What each of so many ranks takes of a batch; says so where they cannot take all of it.
-    /// Throws Usage where that is nothing.
+    /// Returns how many samples of a batch each rank takes. Prints a note if the batch does not
+    /// divide by `ranks`. Throws Usage if no sample is left for a rank.
     std::size_t share_of(std::size_t batch, int ranks) const;
 
     void begin(const Options& options, std::size_t steps_per_epoch);

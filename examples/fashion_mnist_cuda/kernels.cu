@@ -91,7 +91,8 @@ __global__ void softmax_cross_entropy_kernel(const float* scores, const std::uin
     row[label] -= scale;
 }
 
-/// Of one thread: the values are few, and added in their order.
+/// All threads of its one block compute and write the same mean: the values are few, and added in
+/// their order.
 __global__ void mean_kernel(const double* values, unsigned count, double* result) {
     double sum = 0;
     for (unsigned i = 0; i < count; ++i) sum += values[i];

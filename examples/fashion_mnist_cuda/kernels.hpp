@@ -5,8 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <span>
 
-/// What the model computes, as kernels: all memory is the device's, and each function enqueues its
-/// work on the stream and returns. They throw std::runtime_error where CUDA refuses.
+/// The model's kernels. All memory is on the device. Each function enqueues its work on the stream
+/// and returns; it throws std::runtime_error if CUDA refuses.
 namespace fashion::cuda {
 
 /// A matrix to read: element (row, column) is values[row * row_step + column * column_step].
@@ -44,7 +44,7 @@ void mean(std::span<const double> values, double* result, cudaStream_t stream);
 void count_correct(std::span<const float> scores, const std::uint8_t* labels, unsigned* correct,
                    cudaStream_t stream);
 
-/// What a step of gradient descent does to each element of a parameter.
+/// Arguments of a gradient descent step on a parameter of `count` elements.
 struct Descent {
     float* value;
     const float* gradient;

@@ -16,7 +16,7 @@ public:
     double* next() noexcept { return losses_.data() + size_++; }
     std::size_t size() const noexcept { return size_; }
 
-    /// Those so far. Waits for the device.
+    /// Copies the losses so far to the host. Waits for the device.
     std::vector<double> read() const {
         std::vector<double> losses(size_);
         copy<double>(losses, losses_.all().first(size_));

@@ -71,9 +71,9 @@ public:
 
 private:
     void forward(const Batch& batch);
-    /// What the layer is given, of the current batch.
+    /// The input of a layer for the current batch, one row per sample.
     Matrix inputs(std::size_t layer) const;
-    /// The elements that belong to the current batch, of an array for the layer's outputs.
+    /// The part of `outputs`, an array for the layer's outputs, that the current batch uses.
     std::span<float> of_batch(const DeviceArray<float>& outputs, std::size_t layer) const;
     std::span<const float> scores() const;  ///< the last layer's outputs
 

@@ -13,7 +13,7 @@
 
 namespace guozhuang::perf {
 
-/// What is measured beside the library. All ranks make and use it alike, on the main thread only.
+/// A competitor to measure beside the library. All ranks make the same calls, on the main thread.
 class Baseline {
 public:
     virtual ~Baseline() = default;
@@ -44,8 +44,8 @@ struct BaselineKind {
 
 using Baselines = std::vector<std::unique_ptr<Baseline>>;
 
-/// Those of the chosen baselines that can be had. For each of the others the reason is printed, and
-/// written as a line. Collective.
+/// Makes the chosen baselines that are available. For each of the others it prints the reason, and
+/// writes it as a line. Collective.
 Baselines make_baselines(const MpiJob& job, std::span<const BaselineKind* const> chosen,
                          const TensorDevice* device, JsonLines& lines);
 
@@ -53,11 +53,11 @@ Baselines make_baselines(const MpiJob& job, std::span<const BaselineKind* const>
 /// counts beyond int.
 std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob& job, const TensorDevice* device);
 
-/// What a program for a device does by hand where MPI knows nothing of devices: it copies to pinned
-/// memory, waits, calls MPI, copies back and waits.
+/// Staging by hand, where MPI knows nothing of devices: copies to pinned memory, waits, calls MPI,
+/// copies back and waits. Without a device it is make_host_staged_baseline().
 std::unique_ptr<Baseline> make_staged_baseline(const MpiJob& job, const TensorDevice* device);
-/// What it does on one host, without a device: sums of f32 through memory that the ranks have
-/// mapped, with nothing negotiated. The yardstick of what a copy there and back costs.
+/// Sums of f32 on one host, without a device, through memory that the ranks have mapped, with
+/// nothing negotiated. Shows the cost of copying there and back.
 std::unique_ptr<Baseline> make_host_staged_baseline(const MpiJob& job);
 /// Sums of f32 by allreduce in the baseline's own memory, which all ranks have mapped: nothing is
 /// staged. The yardstick for tensors in shared memory.

@@ -18,10 +18,9 @@ void copy(Floats to, Floats from) {
     std::memcpy(to.data(), from.data(), from.size_bytes());
 }
 
-/// A rank copies a segment, all but its own block, to a room of its own; each adds up its block
-/// from all rooms and writes the sum back into them; and each copies the other sums from its room.
-/// These three steps of three segments are taken together. What is small all add up for
-/// themselves.
+/// Each rank copies a segment, except its own block, to a room of its own; adds up its block from
+/// all rooms and writes the sum back into them; and copies the other sums from its room. The three
+/// steps of consecutive segments overlap. Every rank adds up short tensors for itself.
 class HostStagedBaseline final : public Baseline {
 public:
     explicit HostStagedBaseline(const MpiJob& job)

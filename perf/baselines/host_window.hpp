@@ -35,7 +35,8 @@ public:
         publish();
         await(round_);
     }
-    /// The two halves of it. So many rounds this rank has published.
+    /// The two halves of end_round(): publish() counts this rank's rounds up, and await() returns
+    /// when all ranks have published the round.
     void publish() { own_->store(++round_, std::memory_order_release); }
     void await(std::uint64_t round) const;
     std::uint64_t round() const noexcept { return round_; }

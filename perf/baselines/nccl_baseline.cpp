@@ -30,7 +30,7 @@ void try_on_all(const MpiJob& job, const std::function<void()>& step) try {
     throw Unavailable(reason.what());
 }
 
-/// What GUOZHUANG_NCCL says: a process has one NCCL, and the library's is this one.
+/// The value of GUOZHUANG_NCCL. A process has one NCCL, so the baseline uses the library's.
 std::string wanted_nccl() {
     const auto items = info();
     return std::ranges::find(items, "GUOZHUANG_NCCL", &InfoItem::key)->value;

@@ -32,7 +32,7 @@ struct Cost {
     double ns = 0, allocations = 0;
 };
 
-/// What each station of an operation cost.
+/// The costs of an operation, by station.
 class Costs {
 public:
     Cost& operator[](Station station) { return costs_[static_cast<std::size_t>(station)]; }
@@ -51,7 +51,7 @@ public:
 
     /// Begins a lap.
     void start();
-    /// Ends a lap, which has cost the station so much, and begins the next.
+    /// Ends a lap, charges it to the station, and begins the next.
     void lap(Station station);
     /// The costs of all laps since the last call.
     Costs take();

@@ -28,7 +28,7 @@ private:
     engine::SubmissionQueue& queue_;
 };
 
-/// Of operations that are complete before anybody waits.
+/// For operations that are complete before anybody waits: it drives nothing.
 class NothingToDrive final : public engine::ProgressSource {
 public:
     bool drive_until(const std::function<bool()>& arrived, base::Deadline) override {

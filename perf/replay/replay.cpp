@@ -29,7 +29,7 @@ double page_faults() {
     return static_cast<double>(usage.ru_minflt + usage.ru_majflt);
 }
 
-/// What was measured of one series on this rank, for each step.
+/// Measurements of one series on this rank.
 struct Lane {
     std::unique_ptr<StepSeries> series;
     std::string_view baseline = {};  ///< whose way it is; empty: the library's

@@ -33,8 +33,8 @@ struct ReplayOptions {
 /// only add up; the library also divides. The fastest of a baseline is written under its bare name,
 /// too.
 ///
-/// Of gradients on a device everything is enqueued, and then the host waits once, until the device
-/// is done; the time is shown beside its bound (bounds.hpp).
+/// With gradients on a device the host enqueues all work and then waits once, until the device is
+/// done; the time is shown beside its bound (bounds.hpp).
 ///
 /// Throws a Refusal for a file that is not a gradient set, and std::runtime_error if a gradient is
 /// wrong in the untimed first steps.

@@ -11,7 +11,7 @@
 
 namespace guozhuang::perf {
 
-/// What a rank has sent, if that is known.
+/// Bytes and messages that this rank has sent.
 struct Sent {
     std::uint64_t bytes = 0;
     std::uint64_t messages = 0;

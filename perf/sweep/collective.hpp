@@ -49,7 +49,7 @@ struct Case {
     static constexpr int root = 0;
 
     std::size_t bytes() const noexcept { return count * size_of(dtype); }
-    /// Which of `count` elements are rank r's.
+    /// The part of `count` elements that belongs to rank r.
     struct Share {
         std::size_t first;
         std::size_t count;

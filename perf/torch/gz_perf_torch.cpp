@@ -31,7 +31,7 @@ struct Batch {
     torch::Tensor images, labels;
 };
 
-/// Of images of 28 x 28 pixels in ten classes: the network of examples/torch, with little to
+/// A network for images of 28 x 28 pixels in ten classes: that of examples/torch, with little to
 /// communicate, or one of linear layers, with much.
 nn::Sequential make_network(const std::string& name) {
     torch::manual_seed(7);
@@ -85,7 +85,7 @@ struct GlooSeries final : Series {
     std::unique_ptr<c10d::Reducer> reducer;
 };
 
-/// What takes the whole batch runs on the first rank alone.
+/// Times steps of a series. One that takes the whole batch runs on the first rank alone.
 void run_round(Series& series, const Batch& batch, int steps, bool is_alone) {
     gz::barrier();
     const auto start = perf::Clock::now();

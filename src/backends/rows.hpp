@@ -30,8 +30,8 @@ std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
 /// bytes, and an all_gather's input that lies in it is where this rank's rows go.
 bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank);
 
-/// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than
-/// there can be. Otherwise throws Error(wire), which names the rank by `world_rank`.
+/// Checks row counts received from other ranks: none is negative, and their total size does not
+/// overflow. Otherwise throws Error(wire), which names the rank by `world_rank`.
 void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
                       const std::function<int(int)>& world_rank);
 

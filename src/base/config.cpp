@@ -187,16 +187,18 @@ constexpr ConfigVariable table[] = {
      parse_optional<&Config::simulated_host, real_host>,
      print_optional<&Config::simulated_host, real_host>},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", ConfigScope::may_differ,
-     "Which messages are logged; `info` adds a line about the job when it begins, and one about "
+     "The least severe messages that are logged; `info` adds a line about the job when it begins, "
+     "and one about "
      "gradients that could be shared (training.md).",
      parse_word<&Config::log_level, log_level_names>,
      print_word<&Config::log_level, log_level_names>},
     {"GUOZHUANG_NCCL", "", "auto, off, or a file, with a slash in it", ConfigScope::may_differ,
-     "Which NCCL moves tensors of CUDA between GPUs: `auto` loads libnccl.so.2, `off` none. One "
+     "The NCCL that moves CUDA tensors between GPUs: `auto` loads libnccl.so.2, `off` none. One "
      "that the program has loaded itself is taken in any case but `off`.",
      parse_nccl, print_nccl},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", ConfigScope::may_differ,
-     "What follows when a rank has died, or a limit has ended the job, after every operation has "
+     "The end of the process when a rank has died, or a limit has ended the job, after every "
+     "operation has "
      "failed with that cause: `exit` "
      "ends this process within half a second, or when an ExitHold lets it, with that error as its "
      "last words; `report` leaves it to the "

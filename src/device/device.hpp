@@ -65,7 +65,7 @@ constexpr bool has_reached(std::uint32_t count, std::uint32_t value) noexcept {
     return static_cast<std::int32_t>(count - value) >= 0;
 }
 
-/// What a driver knows of an address.
+/// Kinds of memory that a driver tells apart.
 enum class MemoryKind : std::uint8_t {
     unknown,  ///< nothing: host memory, or memory that has been freed
     host,     ///< host memory that the device reaches too
@@ -77,10 +77,10 @@ struct MemoryLocation {
     int device = 0;  ///< of MemoryKind::device
 };
 
-/// One kind of device: memory, copies, reduction and streams. Thread-safe. Device indices are
-/// 0 .. device_count()-1, anything else is Error(invalid_argument); a call that the device refuses
-/// is Error(unavailable), or Error(out_of_memory) from allocate. What works on a stream only
-/// enqueues.
+/// One kind of device: memory, copies, reduction and streams. Thread-safe. Device indices are 0 to
+/// device_count()-1, anything else is Error(invalid_argument); a call that the device refuses is
+/// Error(unavailable), or Error(out_of_memory) from allocate. Calls that take a stream only
+/// enqueue.
 class Driver {
 public:
     virtual ~Driver() = default;
@@ -111,10 +111,10 @@ public:
     /// to = from, between host and device in any direction, in stream order. Equal sizes, no
     /// overlap. Host memory that is not pinned may make the caller wait.
     virtual void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) = 0;
-    /// Each to = from, finished. All memory is such that kernels on the stream's device reach it.
-    /// No `to` overlaps anything else, but it may be its own `from`. What is finished consists of
-    /// whole, aligned elements of a floating dtype, i64 or u64 (averages of narrower integers are
-    /// summed as i64). Many small copies take few kernels.
+    /// Each to = from, finished. Kernels on the stream's device must reach all memory. No `to`
+    /// overlaps anything else, but it may be its own `from`. A copy that is finished holds whole,
+    /// aligned elements of a floating dtype or, without a scale, of i64 or u64 (averages of
+    /// narrower integers are summed as i64). Many small copies take few kernels.
     virtual void copy_all(Stream& stream, std::span<const Copy> copies, const Finish& finish) = 0;
     /// Sets each element of the memory, whose size is a multiple of the element's: 1, 2, 4 or 8
     /// bytes.
@@ -134,7 +134,8 @@ public:
     virtual void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
                                 std::span<std::byte> scratch, double& into) = 0;
 
-    /// Sets a word when the work before it is done. Whoever sees the value sees that work too.
+    /// Sets a word when the work before it is done. A thread or stream that sees the value sees the
+    /// results of that work too.
     virtual void write(Stream& stream, Word& word, std::uint32_t value) = 0;
     /// Makes later work wait until the word has reached the value. A host thread may bring it
     /// there, with advance(): that is no call of the device's.

@@ -11,7 +11,7 @@ namespace guozhuang::device {
 /// A physical device, by whatever index processes call it.
 using DeviceId = std::array<std::byte, 16>;
 
-/// What another rank needs to reach memory of a device: plain bytes, to be sent as they are.
+/// Device memory that a rank offers to others: plain bytes, to be sent as they are.
 struct MemoryOffer {
     std::uint64_t process = 0;  ///< whose memory it is; see own_process()
     std::uint64_t address = 0, bytes = 0;
@@ -25,8 +25,8 @@ class MemorySharing {
 public:
     virtual ~MemorySharing() = default;
     virtual DeviceId id_of(int device) const = 0;
-    /// Of memory that Driver::allocate() returned. Whoever opens it must close it before it is
-    /// released. Throws Error(unavailable).
+    /// Offers memory that Driver::allocate() returned. A rank that opens it must close it before
+    /// the owner releases it. Throws Error(unavailable).
     virtual MemoryOffer offer(int device, std::span<std::byte> memory) = 0;
     /// The memory as streams of this device reach it; in the process that offers it, the memory
     /// itself. Throws Error(unavailable) if they cannot.

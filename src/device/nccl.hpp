@@ -29,11 +29,10 @@ constexpr bool is_in_nccl(NcclReduction reduction) noexcept {
     return !is_floating(dtype) || (op != ReduceOp::min && op != ReduceOp::max);
 }
 
-/// Ranks that move memory of their devices by NCCL, from one rank's side. What moves memory only
-/// enqueues, in group(), and all ranks make the same calls in the same order. NCCL may work on a
-/// call in the background: until is_ready() nothing else may be called but that, and nothing
-/// enqueued that comes behind the call. One thread at a time. Throws Error(unavailable) in NCCL's
-/// words.
+/// One rank's side of an NCCL communicator. Functions that move memory only enqueue; they are
+/// called in group(), in the same order on all ranks. NCCL may work on a call in the background:
+/// until is_ready() returns true, call nothing else, and enqueue no work that must come after the
+/// call. One thread at a time. Throws Error(unavailable) in NCCL's words.
 class NcclCommunicator {
 public:
     /// Aborts what is enqueued, so streams that wait for other ranks run on; unless all ranks have

@@ -20,8 +20,8 @@ struct BundleEntry {
     std::span<const std::int64_t> splits = {};  ///< rows for each rank; reduce_scatter: or none
     /// Filled by all_gather, all_to_all and reduce_scatter; null for the others.
     Result* result = nullptr;
-    /// Where the result's elements go if they fit; else they go to memory of the result's own. The
-    /// bundle does not fail of it: the other ranks need this one.
+    /// Receives the result's elements if they fit; otherwise the result allocates its own memory. A
+    /// misfit does not fail the bundle, because the other ranks need this one.
     std::span<std::byte> output = {};
 };
 
@@ -33,7 +33,7 @@ struct Bundle {
     double prescale = 1, postscale = 1;
     int root = 0;  ///< group rank
     DeviceKind device = DeviceKind::host;
-    /// What an average divides by: the ranks that have not joined.
+    /// Divisor of an average: the number of ranks that have not joined.
     int contributors = 1;
     selection::Policy policy;
     std::vector<BundleEntry> entries;
@@ -46,7 +46,8 @@ struct EagerAllreduce {
     ReduceOp op = ReduceOp::sum;
     double prescale = 1, postscale = 1;
     const selection::Policy& policy;  ///< of the log's entries
-    /// Of its name and description. Ranks with the same one have asked for the same.
+    /// Fingerprint of the name and description. Ranks with equal fingerprints ask for the same
+    /// allreduce.
     std::uint64_t fingerprint = 0;
 };
 
@@ -85,10 +86,10 @@ public:
 class StreamBackend {
 public:
     virtual ~StreamBackend() = default;
-    /// Enqueues all that the bundle needs of the device, and does not wait for it. What a thread of
-    /// the backend's does later for the bundle calls nothing of the device's, so no call of the
-    /// program's that waits for the device can hold it up. Called by the thread that drives, in the
-    /// order of the log. Throws Error if the job is aborted or the device refuses.
+    /// Enqueues all device work of the bundle and does not wait for it. Backend threads that work
+    /// on the bundle later make no device calls, so a program's call that waits for the device
+    /// cannot block them. Called by the thread that drives, in the order of the log. Throws Error
+    /// if the job is aborted or the device refuses.
     virtual void enqueue(std::shared_ptr<StreamBundle> bundle, device::Stream& stream) = 0;
     /// The job is over: lets every stream run on that waits for this rank or for another, now and
     /// later, although the results are undefined. Calls nothing of the device's. Called again and

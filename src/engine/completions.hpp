@@ -13,15 +13,15 @@
 
 namespace guozhuang::engine {
 
-/// What a stream has yet to do: until then its word has not reached the value.
+/// Pending work of a stream, which writes a word of host memory when the work is done.
 class Completion {
 public:
     virtual ~Completion() = default;
-    /// Asked again and again, by one thread.
+    /// Polled by one thread.
     virtual bool is_reached() noexcept = 0;
-    /// The device that does it, of the driver that Completions was made with.
+    /// Index of the device that does the work; the driver is that of Completions.
     virtual int device() const noexcept = 0;
-    /// Called once: when it is reached, or with the Error of a device that has failed.
+    /// Called once: when is_reached(), or with the Error of a device that has failed.
     virtual void complete(const std::exception_ptr& failure) noexcept = 0;
 };
 
@@ -31,7 +31,7 @@ public:
 class Completions {
 public:
     explicit Completions(std::shared_ptr<device::Driver> driver);
-    /// What is not complete by then is kept for ever.
+    /// Completions that are still pending are kept for ever.
     ~Completions();
     Completions(const Completions&) = delete;
     Completions& operator=(const Completions&) = delete;

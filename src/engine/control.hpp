@@ -55,15 +55,16 @@ public:
     virtual bool test(Ticket& ticket) = 0;
 };
 
-/// What an engine may do to the whole job. Thread-safe, and usable as long as it is held.
+/// Lets an engine abort the job and look at its ranks. Thread-safe, and usable as long as it is
+/// held.
 class JobControl {
 public:
     virtual ~JobControl() = default;
     /// Ends the job on every rank: all waits throw the cause (see base::throw_cause), on this host
     /// at once, on other hosts as soon as they hear of it. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
-    /// What another rank of the world is doing; empty if this rank cannot see it, because it is on
-    /// another host or shares no memory.
+    /// Returns the status of another rank of the world; empty if this rank cannot see it, because
+    /// it is on another host or shares no memory.
     virtual std::optional<trace::RankStatus> look_at(int rank) = 0;
     /// Gives up every message in flight, once the job is over for this rank: nothing arrives any
     /// more, and later calls throw Error(aborted). Returns false if some messages cannot be

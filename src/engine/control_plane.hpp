@@ -16,9 +16,8 @@
 
 namespace guozhuang::engine {
 
-/// What this rank and the others of its process set tell each other: which operations they have
-/// submitted, the log, and which sends and receives await their other half. Nothing here waits. Not
-/// thread-safe: the engine's lock guards it.
+/// Exchanges submissions, the log, and the sends and receives with the other ranks of the process
+/// set. Never blocks. Not thread-safe: the engine's lock guards it.
 class ControlPlane {
 public:
     ControlPlane(Control& control, Mail& mail, const protocol::Negotiator::Options& options)

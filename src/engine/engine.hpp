@@ -161,8 +161,8 @@ public:
     /// Operations that are still pending fail, so handles that outlive the session are complete.
     /// Later calls do nothing.
     void stop() noexcept;
-    /// True if the job ended while the transport may still access memory of this rank. That memory
-    /// must never be freed; the engine has already seen to its requests.
+    /// True if the job ended while the transport may still access memory of this rank. The caller
+    /// must never free that memory; the engine itself keeps the memory of its requests.
     bool left_memory_on_loan() const noexcept { return life_.memory_is_on_loan(); }
     /// Quits for a process that is about to end: does not wait for the other ranks, which get the
     /// reason.
@@ -211,7 +211,7 @@ private:
     void coordinate();
     void await_pause(base::WaitLoop& wait_loop);
     void poll_briefly(base::WaitLoop& wait_loop);
-    /// Which entries a caller that waits executes; the rest are the coordinator's.
+    /// Entries that a waiting caller executes; it leaves the rest to the coordinator.
     enum class DrivePolicy { all_entries, small_entries, none };
     /// The outcome of an attempt to drive. `messages_move`: in vain, but sends or receives are on
     /// their way. `too_large`: the next entry is for another thread.
@@ -231,7 +231,7 @@ private:
     bool take_entries() GUOZHUANG_REQUIRES(mutex_);
     void check_stalls() GUOZHUANG_REQUIRES(mutex_);
 
-    // What entries of the log mean.
+    // Execution of the log.
     void accept(protocol::LogEntry&& entry) GUOZHUANG_REQUIRES(mutex_);
     bool is_due(const protocol::LogEntry& entry) const GUOZHUANG_REQUIRES(mutex_);
     void execute(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);

@@ -73,8 +73,8 @@ std::shared_ptr<Owners> EnqueuedBundle::take_kept() noexcept {
     return std::move(keep_alive_);
 }
 
-/// The operations fail before the stream is let go, so that no program takes their contents for
-/// results without having been told.
+/// The operations fail before the stream is released, so that no program takes the contents of
+/// their tensors for results.
 void EnqueuedBundle::fail(const std::exception_ptr& cause) noexcept {
     listener_->on_failure(cause);
     auto failed = requests_;
@@ -86,8 +86,8 @@ void EnqueuedBundle::refuse(std::exception_ptr failure) noexcept {
     is_refused_ = true;
 }
 
-/// What the requests kept alive goes first: of operations that have not failed, the last owners are
-/// then let go when they complete.
+/// Drops the bundle's references to the requests' memory first, so that an operation that has not
+/// failed drops the last one when it completes.
 void EnqueuedBundle::end(std::shared_ptr<EnqueuedBundle> bundle,
                          const std::exception_ptr& failure) noexcept {
     const auto listener = bundle->listener_;

@@ -28,8 +28,8 @@ public:
     /// Enqueueing it has failed: it fails when the stream comes to its end. By the thread that
     /// enqueues, before the end is enqueued.
     void refuse(std::exception_ptr failure) noexcept;
-    /// The stream is done with it, or the device has failed with this error. Once. What the bundle
-    /// has kept, and the bundle itself, are let go on another thread.
+    /// Ends the bundle, once: its stream is done with it, or its device has failed with this error.
+    /// Another thread releases the owners that the bundle has kept, and the bundle itself.
     static void end(std::shared_ptr<EnqueuedBundle> bundle,
                     const std::exception_ptr& failure) noexcept;
     /// Whether the job is over for this rank, and why.
@@ -47,9 +47,9 @@ private:
     std::exception_ptr refusal_;
     std::atomic<bool> is_refused_{false};
     base::Mutex mutex_;
-    /// Owners of memory that the requests and a joined rank's contributions use. Where an
-    /// operation fails before the stream is done, its handles let go of that, and the stream may
-    /// still use it. Null when the bundle has ended.
+    /// Owners of memory that the requests and a joined rank's contributions use. An operation that
+    /// fails before the stream is done releases its own, while the stream may still use the memory.
+    /// Null when the bundle has ended.
     std::shared_ptr<Owners> keep_alive_ GUOZHUANG_GUARDED_BY(mutex_) = std::make_shared<Owners>();
     std::shared_ptr<Owners> self_ = std::make_shared<Owners>();  ///< the bundle, when it has ended
     const Context& context_;

@@ -14,13 +14,13 @@
 #include "protocol/log_entry.hpp"
 #include "trace/timeline_record.hpp"
 
-/// What an entry of the log means on this rank.
+/// Turns entries of the log into bundles, contributions and errors of this rank.
 namespace guozhuang::engine {
 
-/// What a joined rank contributes to the entry's item, which it has not submitted: tensors of its
-/// own, filled with the operation's neutral value. They have the rows that the description demands,
-/// or none where each rank chooses its rows. On a device they get their memory in the bundle's turn
-/// (see StreamBundle). Throws std::bad_alloc.
+/// Makes a joined rank's contribution to an item of the entry, which it has not submitted: its own
+/// tensors, filled with the operation's neutral value. They have the rows that the description
+/// demands, or none where each rank chooses its rows. Device tensors get their memory in the
+/// bundle's turn (see StreamBundle). Throws std::bad_alloc.
 Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item, Device device);
 
 /// Whether this rank has joined, and contributes neutrally to what the entry executes.
@@ -30,19 +30,18 @@ bool contributes_neutrally(const protocol::LogEntry& entry, const Context& conte
 /// of what fails for its sake.
 Requests take_requests(protocol::LogEntry& entry);
 
-/// Whether executing the entry takes no more than about a millisecond, once the other ranks do so
-/// too. That supposes that they send to this rank as much as it sends.
+/// Whether executing the entry takes at most about a millisecond, once the other ranks execute it
+/// too. Assumes that they send to this rank as much as it sends.
 bool moves_little(const protocol::LogEntry& entry,
                   std::span<const std::shared_ptr<Pending>> requests, int ranks);
 
-/// What a backend runs for an execute entry: its requests (one at least) as one bundle, which
-/// points into them.
+/// Builds the bundle that a backend runs for an execute entry, from its requests (one at least).
+/// The bundle points into them.
 Bundle bundle_of(const protocol::LogEntry& entry,
                  std::span<const std::shared_ptr<Pending>> requests,
                  const protocol::GroupRanks& group_ranks, int ranks);
 
-/// What the timeline says of a request or a bundle. `set`: the process set's name; null for the
-/// world.
+/// Timeline facts of a request or a bundle. `set`: the process set's name; null for the world.
 trace::TimelineFacts facts_of(const Request& request,
                               const std::shared_ptr<const std::string>& set);
 trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set);
@@ -51,7 +50,7 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
 std::exception_ptr error_of(const protocol::LogEntry& entry,
                             const protocol::GroupRanks& group_ranks);
 
-/// What has failed on this rank; empty if that was for no operation.
+/// The operations that failed together on this rank; empty if the failure is of no operation.
 struct FailedWork {
     std::string_view operation = {};  ///< "allreduce", "send to 1"
     std::string_view tensor = {};     ///< the name of the first one

@@ -20,9 +20,9 @@ public:
     /// The operations have ended, well or with the error.
     virtual void on_end(std::span<std::shared_ptr<Pending>> operations,
                         std::exception_ptr error) noexcept = 0;
-    /// Takes what an execution has kept. Lets go of it on a thread that drives or waits, next time
-    /// it is woken, and at the latest when the engine stops; of what was handed over before
-    /// on_end(), before the operations are complete.
+    /// Takes the owners that an execution has kept, and releases them on a thread that never drives
+    /// (see ReleaseThread). If called before on_end(), releases them before the operations that
+    /// kept them complete.
     virtual void let_go(std::shared_ptr<Owners> owners) noexcept = 0;
     /// The work of this rank has failed half-way, so the other ranks cannot finish theirs.
     virtual void on_failure(const std::exception_ptr& error) = 0;

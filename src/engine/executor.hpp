@@ -47,12 +47,13 @@ public:
     bool is_idle() const noexcept;
     /// The job is over, and all operations have failed: lets streams run on that wait for a rank.
     void release() noexcept;
-    /// Drains the streams, which are released if need be, and drops them, for a rank that drives no
-    /// more, all of whose operations have ended. What they use is kept for ever if they do not end
-    /// soon, or if messages may still use it.
+    /// Drops the executors, once this rank drives no more and all its operations have ended. First
+    /// drains their streams, released if the job has been aborted. If a stream takes more than 2 s
+    /// to drain, or `memory_on_loan` (messages may still use memory), keeps all executors for ever.
     void clear(bool memory_on_loan) noexcept;
 
-    /// What a joined rank contributes to the entry, whose operations it has not submitted.
+    /// Makes the contributions of this rank, which has joined, to an entry that it has not
+    /// submitted: one request for each item.
     Requests neutral_contributions(const protocol::LogEntry& entry,
                                    const std::shared_ptr<ProgressSource>& progress_source) const;
     /// Runs the requests of an entry, and tells the listener of their end: before it returns if
@@ -60,8 +61,8 @@ public:
     /// throws Error.
     void run(const protocol::LogEntry& entry, Requests requests,
              const std::shared_ptr<ExecutionListener>& listener);
-    /// Takes what staging the payload of a send or receive needs; null if its tensor is in host
-    /// memory, or empty. Throws Error, which names the request. Any thread.
+    /// Takes pinned memory and a stream to stage the payload of a send or receive; null if its
+    /// tensor is in host memory, or empty. Throws Error, which names the request. Any thread.
     std::shared_ptr<StagedMessage> stage(const Request& request, const protocol::Route& route,
                                          const std::shared_ptr<ExecutionListener>& listener) const;
 

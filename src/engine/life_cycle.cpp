@@ -9,7 +9,8 @@
 namespace guozhuang::engine {
 namespace {
 
-/// Whether a rank has left. That one has joined is an error of the same code.
+/// Whether the error says that a rank has shut down. The text decides, because an operation that
+/// cannot do without a joined rank fails with the same code.
 bool is_by_shutdown(const std::exception_ptr& error) noexcept {
     try {
         std::rethrow_exception(error);

@@ -23,7 +23,7 @@ public:
         over,           ///< the log is complete or the job has failed: nothing more is executed
         stopped         ///< nobody drives any more
     };
-    /// What this rank tells the others when it submits nothing more.
+    /// This rank's announcement that it submits nothing more.
     struct Shutdown {
         std::string reason;
         bool at_once = false;  ///< it quits: it does not wait for the others

@@ -11,9 +11,8 @@
 
 namespace guozhuang::engine {
 
-/// What one message of a tensor on a device needs: pinned memory in which it is staged, and a
-/// stream that copies it. No other message has the stream meanwhile, so none waits behind another
-/// whose tensor is not ready.
+/// Pinned memory that stages one message of a device tensor, and a stream that copies it. No other
+/// message uses the stream meanwhile, so none waits behind another whose tensor is not ready.
 struct MessageSlot {
     /// Throws what the driver throws.
     MessageSlot(std::shared_ptr<device::Driver> driver, int device,

@@ -32,7 +32,7 @@ private:
 
     std::shared_ptr<device::Driver> device_;  ///< null on the plain host
     std::vector<std::shared_ptr<device::Event>> filled_;
-    /// What the request kept alive before. Its destructor runs code of the user's.
+    /// The request's former keep_alive. Its destructor may run user code.
     std::shared_ptr<void> keep_alive_;
     std::vector<TensorView> tensors_;
 };

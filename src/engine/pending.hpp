@@ -23,7 +23,7 @@ namespace guozhuang::engine {
 /// Whether somebody owns the memory of these tensors of a request.
 using OwnsTensors = std::function<bool(const SharedTensors&)>;
 
-/// What a caller submits.
+/// One operation, as its caller submits it.
 struct Request {
     /// Callers submit `collective` requests; the engine sets the other kinds itself.
     enum class Kind : std::uint8_t {
@@ -44,7 +44,8 @@ struct Request {
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = {};
-    /// Of the caller's, for results; empty: none. One that was forgotten has no dimensions.
+    /// The caller's tensors for the results; empty: none. An output whose owner has gone has no
+    /// dimensions.
     SharedTensors outputs = {};
     std::vector<std::int64_t> splits = {};  ///< all_to_all, reduce_scatter
     std::shared_ptr<void> keep_alive = {};
@@ -137,11 +138,11 @@ public:
     bool is_published() const noexcept {
         return published_.load(std::memory_order_relaxed) != nullptr;
     }
-    /// Completes the operation for those who wait, once, after set_ended(). Before that releases
-    /// what the request kept alive, unless `memory_on_loan`. That may run code of the user's, which
-    /// may call this library.
+    /// Completes the operation for those who wait, once, after set_ended(). First releases the
+    /// request's keep_alive, unless `memory_on_loan`; this may run user code, which may call this
+    /// library.
     void set_complete(bool memory_on_loan = false) noexcept;
-    /// Whether this thread is inside such code of the user's.
+    /// Whether this thread is releasing a keep_alive or Owners, which may run user code.
     static bool is_completing() noexcept;
 
     /// To be called when an exception destroys a handle of this. Then the program hears of the
@@ -190,20 +191,18 @@ private:
     std::atomic<bool> empty_{true};
 };
 
-/// Owners of memory, and whatever else may run code of the user's when it goes.
+/// Owners of memory, and other objects whose destructors may run user code.
 struct Owners {
     std::vector<std::shared_ptr<void>> all;
     std::shared_ptr<Owners> next = {};  ///< in the ReleaseQueue
 };
 
-/// Owners that a thread is done with which must not wait: their destructors may be code of the
-/// user's that waits for the device. Another thread lets go of them. Pushing allocates nothing.
-/// Thread-safe.
+/// Owners that a thread which must not block hands to another thread to release: their destructors
+/// may be user code that waits for the device. Pushing allocates nothing. Thread-safe.
 class ReleaseQueue {
 public:
     void push(std::shared_ptr<Owners> owners) noexcept;
-    /// Lets go of all; true if there were any. That may run code of the user's, which may call this
-    /// library.
+    /// Releases all owners; true if there were any. May run user code, which may call this library.
     bool release() noexcept;
 
 private:

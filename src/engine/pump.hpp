@@ -2,8 +2,8 @@
 
 namespace guozhuang::engine {
 
-/// What an algorithm calls wherever it waits, so that control messages go on while the data of a
-/// bundle moves. The engine is one: this is the way back from backends and wire to it.
+/// Algorithms call this wherever they wait, so that control messages keep moving while a bundle's
+/// data does. The engine implements it: backends and wire call back into the engine through it.
 class Pump {
 public:
     virtual ~Pump() = default;

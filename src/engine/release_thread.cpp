@@ -59,8 +59,8 @@ void ReleaseThread::run() noexcept {
         if (!complete_ended()) wait_loop.park_idle();
 }
 
-/// What operations kept goes first: of those that have not failed, the last owners are let go when
-/// they complete.
+/// Releases the owners first, so that an operation that has not failed drops the last reference to
+/// its memory when it completes.
 bool ReleaseThread::complete_ended() noexcept {
     bool any = released_.release();
     while (const auto pending = ended_.pop()) {

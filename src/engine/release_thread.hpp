@@ -10,10 +10,9 @@
 
 namespace guozhuang::engine {
 
-/// Lets go of what operations on devices have kept, and completes them after that. The memory may
-/// be freed by that, and whoever frees memory of a device may wait for all its work: for bundles
-/// that other ranks launch only when this rank's engines go on. So it is no thread that drives.
-/// Thread-safe.
+/// Releases the owners that operations on devices have kept, then completes the operations. This
+/// may free device memory, which may wait for all work of the device: even for bundles that cannot
+/// end until this rank's engines go on. So no thread that drives may do it. Thread-safe.
 class ReleaseThread {
 public:
     /// `complete` is called on the thread, for each operation. Throws Error(out_of_memory).
@@ -24,11 +23,12 @@ public:
 
     void let_go(std::shared_ptr<Owners> owners) noexcept;
     void complete(std::shared_ptr<Pending> pending) noexcept;
-    /// Throws Error(invalid_argument) if the calling thread is that of one of these, and so cannot
-    /// wait for the operation, since it is on a device: it may have to complete it.
+    /// Throws Error(invalid_argument) if the calling thread belongs to a ReleaseThread and the
+    /// operation is on a device: the thread may have to complete it, so it cannot wait for it.
     static void check_wait(const Request& request);
-    /// Returns when all has been let go and the thread has ended. What still comes is completed by
-    /// who brings it, and what is to be let go then is kept as long as this.
+    /// Releases all owners, completes all operations and ends the thread. After that complete()
+    /// runs on its caller's thread, and owners passed to let_go() are kept until the next
+    /// complete(), or until this object is destroyed.
     void stop() noexcept;
 
 private:

@@ -19,12 +19,12 @@
 namespace guozhuang::engine {
 
 /// The payload of a send or receive whose tensor is on a device, staged in pinned memory, so that
-/// messages never touch the device's. It is copied once: before it is sent, or after it has been
+/// messages never touch device memory. It is copied once: before it is sent, or after it has been
 /// received. The thread that drives calls everything but what Completion has.
 class StagedMessage final : public Completion, public std::enable_shared_from_this<StagedMessage> {
 public:
-    /// Takes pinned memory for this many bytes; so does any thread. The listener keeps the context
-    /// alive. Throws what the device throws.
+    /// Takes pinned memory for this many bytes. Any thread. The listener keeps the context alive.
+    /// Throws what the device throws.
     StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size_t bytes,
                   const Context& context, std::shared_ptr<ExecutionListener> listener);
 
@@ -50,7 +50,7 @@ public:
 private:
     void enqueue(const Request& request, const std::function<void(device::Stream&)>& copy);
 
-    /// The last that goes, so the executor is never destroyed by the thread that completes.
+    /// Destroyed last, so the thread that completes never destroys the executor.
     std::shared_ptr<void> in_use_;
     const std::shared_ptr<StreamExecutor> executor_;
     const std::shared_ptr<MessageSlot> slot_;
@@ -59,8 +59,8 @@ private:
     const Context& context_;
     std::string name_;         ///< of the request, for errors: "send to 1"
     std::uint32_t count_ = 0;  ///< what the slot's word says after the copy
-    /// What the request keeps alive. If the operation fails before the copy is done, its handles
-    /// let go of that, and the stream may still use it.
+    /// The request's keep_alive. An operation that fails before the copy is done releases its own,
+    /// while the stream may still use the memory.
     std::shared_ptr<Owners> keep_alive_ = std::make_shared<Owners>();
     std::exception_ptr failure_;
     bool is_enqueued_ = false;  ///< without an error; the stream comes to its end either way

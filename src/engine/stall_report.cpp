@@ -138,9 +138,9 @@ std::string StallReport::text(const Stalled& stalled) const {
     return text;
 }
 
-/// What the missing ranks do; those that wait for the same operation are named together: "; ranks
-/// 0,1 have not submitted it and wait for allreduce 'losses': is that meant to be the same?; rank 2
-/// has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
+/// Says what the missing ranks are doing, and groups ranks that wait for the same operation: ";
+/// ranks 0,1 have not submitted it and wait for allreduce 'losses': is that meant to be the same?;
+/// rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
 std::string StallReport::culprits() const {
     std::map<std::string, std::vector<int>> waiters;
     std::vector<std::string> others;
@@ -168,9 +168,10 @@ std::string StallReport::culprits() const {
     return text;
 }
 
-/// Of the operations that a rank waits for, the one to name. For a send or receive: the one that
-/// faces it, since each may hold up the other. Otherwise the one with the nearest name, and the
-/// question whether that is the same operation, unless this rank waits for that one too.
+/// Describes one of the operations that another rank waits for. For a send or receive: the one that
+/// faces it, since each may hold up the other, or else the first. Otherwise the one with the
+/// nearest name; if the names are similar and this rank does not wait for it too, the text asks
+/// whether they are meant to be the same.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     const auto in_words = [](const Content& content) {
         return content.kind == point_to_point_kind

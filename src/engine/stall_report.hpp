@@ -10,8 +10,8 @@
 
 namespace guozhuang::engine {
 
-/// What the ranks of a process set are doing. Each is looked at once at most, when at() asks for it
-/// first.
+/// Snapshot of what the ranks of a process set are doing. at() looks at a rank when it is first
+/// asked for, and at most once.
 class SetSnapshot {
 public:
     struct RankSnapshot {

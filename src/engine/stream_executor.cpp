@@ -63,7 +63,8 @@ public:
     Ending(const Ending&) = delete;
     Ending& operator=(const Ending&) = delete;
 
-    /// What may be rubbish is the end of a bundle only when this rank knows why the job is over.
+    /// After a release the results may be garbage: the bundle then ends only once this rank knows
+    /// why the job is over.
     bool is_reached() noexcept override {
         auto& backend = *executor_->of_.backend;
         const bool ended = has_come(executor_->ended_);  // first: what has ended has begun

@@ -56,7 +56,7 @@ private:
     const Dependencies of_;
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
-    /// Those that it has begun; written while a timeline is recorded.
+    /// Counts the bundles that the stream has begun; written while a timeline is recorded.
     const device::PinnedWord begun_;
     std::uint32_t enqueued_ = 0;
     std::atomic<bool> is_released_{false};

@@ -31,7 +31,7 @@ namespace guozhuang::engine {
 /// Thread-safe; its lock is held for moments only, and may be taken while driving.
 class SubmissionQueue {
 public:
-    /// What the thread that drives has to deal with next.
+    /// Submissions, and a shutdown, that the thread that drives handles next.
     struct Taken {
         Requests operations;
         std::vector<P2pOperation> p2p_operations;
@@ -52,9 +52,9 @@ public:
 
     SubmissionQueue(const Context& context, LifeCycle& life) : context_(context), life_(life) {}
 
-    /// An operation that was submitted. `wakes_driver`: its submitter is to wake whoever drives.
-    /// That is false if its caller waits for it, and so drives, or if the submitter of an earlier
-    /// one that is not yet taken wakes that thread.
+    /// An operation that was submitted. `wakes_driver`: the submitter must wake the thread that
+    /// drives. False if its caller will wait, and so drive, or if the submitter of an earlier one
+    /// that is not yet taken wakes that thread.
     struct Submitted {
         std::shared_ptr<Pending> pending;
         bool wakes_driver;
@@ -81,8 +81,8 @@ public:
 
     /// Whether something has been submitted, and is not yet taken.
     bool has_untaken() const;
-    /// Takes what has been submitted since the last call; a shutdown comes after all operations.
-    /// What `taken` held is dropped; its memory is used again.
+    /// Moves what has been submitted since the last call into `taken`; a shutdown comes after all
+    /// operations. Drops the former contents of `taken`, and reuses its memory.
     void take(Taken& taken);
 
     /// All ranks have joined (end), or will not (cancel): this rank may submit again. After a join
@@ -100,12 +100,12 @@ public:
     /// Ends the operations; complete_ended() then completes them. Moves from `requests`, because
     /// whoever drops the last reference must not hold a lock.
     void end(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
-    /// Lets go of what an operation on a device has kept, on a thread of its own.
+    /// Has the ReleaseThread release the owners that an operation on a device has kept.
     void let_go(std::shared_ptr<Owners> owners) noexcept;
-    /// Completes operations that have ended; true if there were any. Runs code of the user's. What
-    /// operations on devices keep is let go on a thread of its own, which completes them.
+    /// Completes operations that have ended; true if there were any. Runs user code. Hands
+    /// operations that may free device memory to the ReleaseThread, which completes them.
     bool complete_ended() noexcept;
-    /// Returns when all has been let go.
+    /// Returns when all owners have been released and all operations handed over are complete.
     void stop_releases() noexcept;
     /// Ends all operations with the first cause, which is returned. The tables that are returned
     /// must be destroyed without a lock held.

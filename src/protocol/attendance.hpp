@@ -15,8 +15,8 @@
 
 namespace guozhuang::protocol {
 
-/// Which ranks of a subtree nobody needs to wait for: those that have shut down, with their
-/// reasons, and those that have joined since the log last said that all ranks had.
+/// Ranks of a subtree that nobody needs to wait for: those that have shut down, with their reasons,
+/// and those that have joined since the log last said that all ranks had.
 class Attendance {
 public:
     /// `ranks`: the subtree, ascending. `group_ranks`: whom texts name.

@@ -17,15 +17,15 @@ namespace guozhuang::protocol {
 
 using Bytes = std::vector<std::byte>;
 
-/// Limits of what a message may describe: what comes from outside never makes us allocate more.
+/// Limits of what a message may describe: no received message makes this rank allocate more.
 inline constexpr std::size_t max_name_bytes = 64u << 10;
-/// Of a shutdown: longer ones are cut.
+/// Longest reason of a shutdown; longer ones are cut.
 inline constexpr std::size_t max_reason_bytes = 4096;
 inline constexpr std::size_t max_dimensions = 64;
 inline constexpr std::size_t max_tensors = 1u << 20;
 inline constexpr int max_ranks = 1 << 20;
-/// Of a request: half of what the wire carries as one message, so that it fits with all that goes
-/// with it.
+/// Longest description of a request: at most half of the wire's longest control message, which
+/// leaves room for the rest of the message.
 inline constexpr std::size_t max_description_bytes = 32u << 20;
 
 namespace detail {
@@ -85,15 +85,15 @@ private:
 };
 
 /// Reads them back, bounds-checked: every function throws Error(wire) when the message is
-/// truncated, a value is out of range, or a number is not as short as it can be. So what is read is
-/// what a Writer writes, byte for byte.
+/// truncated, a value is out of range, or a number is not as short as it can be. So a Reader
+/// accepts only bytes that a Writer can write.
 class Reader {
 public:
     explicit Reader(std::span<const std::byte> data) noexcept : data_(data) {}
 
     std::uint64_t number(std::uint64_t highest = ~std::uint64_t{0});
-    /// Of things of which each takes a byte at least: there are not more of them than bytes left,
-    /// so it is safe to make room for that many.
+    /// Reads an element count. Each element takes at least one byte, so a count above the remaining
+    /// bytes is malformed, and reserving memory for the elements is safe.
     std::size_t count(std::size_t highest) {
         return static_cast<std::size_t>(number(std::min(highest, data_.size())));
     }

@@ -38,7 +38,8 @@ Description decode_description(std::span<const std::byte> bytes) {
     return description;
 }
 
-// What two allreduces of one tensor on the host can differ in. Whoever adds a field looks here too.
+// The fingerprint covers every field in which two allreduces of one host tensor can differ. If you
+// add a field, check whether the fingerprint must cover it too.
 static_assert(std::tuple_size_v<decltype(fields_of<Description>)> == 12 &&
               std::tuple_size_v<decltype(fields_of<TensorDescription>)> == 3);
 std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
@@ -76,7 +77,7 @@ bool is_same(const Value& one, const Value& other) noexcept {
         return one == other;
 }
 
-/// Whether those fields are the same that are_compared(value).
+/// Whether the fields that are_compared(value) selects are the same.
 template <class AreCompared>
 bool have_same_fields(const Description& one, const Description& other,
                       const AreCompared& are_compared) noexcept {
@@ -133,7 +134,8 @@ std::string print(const Shape& shape) {
     return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// What may differ: the tensor it is about, the plural of its name, and its value for people.
+/// One way in which requests may differ: the tensor concerned, the plural of what differs, and a
+/// function that prints its value.
 struct Aspect {
     std::string tensor;
     std::string_view plural;
@@ -241,8 +243,8 @@ void look_at(FirstDifference& difference, const Field<Description, Value>& field
          [member = field.member](const Description& d) { return print(d.*member); }});
 }
 
-/// Of tensors: which there are, how many, and each by itself. The numbers are equal where tensors
-/// are looked at.
+/// Looks at which tensors there are, then how many, then each by itself; by then the numbers are
+/// known to be equal.
 void look_at(FirstDifference& difference,
              const Field<Description, std::vector<TensorDescription>>& field) {
     const auto& name = difference.name();
@@ -267,7 +269,8 @@ void look_at(FirstDifference& difference,
     }
 }
 
-/// Of each agreement of the longest list; "none" where another has something else in its place.
+/// Looks at each agreement of the longest list; the value is "none" for a group that has something
+/// else in its place.
 void look_at(FirstDifference& difference, const Field<Description, std::vector<Agreement>>&) {
     const auto count = [](const SubmissionGroup& group) {
         return group.description->agreements.size();

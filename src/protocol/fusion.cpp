@@ -5,7 +5,7 @@
 namespace guozhuang::protocol {
 namespace {
 
-// Of an item of an entry: its id, and the lengths of its name and description.
+// Upper bound for an item's id and for the lengths of its name and description.
 constexpr std::size_t most_bytes_beside_name = 20;
 
 std::size_t tensor_bytes_of(const Description& description) {
@@ -15,7 +15,7 @@ std::size_t tensor_bytes_of(const Description& description) {
     return bytes;
 }
 
-/// Of names and descriptions in the entry.
+/// Most bytes that the request's name and description take in the entry.
 std::size_t entry_bytes_of(const ReadyRequest& request) {
     return request.name.text().size() +
            (request.absent.empty() ? 0 : encode(*request.description).size());

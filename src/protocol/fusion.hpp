@@ -18,7 +18,7 @@ struct ReadyRequest {
     std::vector<int> absent = {};  ///< ranks that have joined and not submitted it
 };
 
-/// How much may share an entry of the log. What is larger by itself has an entry of its own.
+/// Limits of requests that share an entry of the log. A larger request gets its own entry.
 struct FusionLimits {
     std::size_t tensor_bytes = 0;
     std::size_t entry_bytes = 0;  ///< of the entry as it travels

@@ -6,15 +6,15 @@
 
 namespace guozhuang::protocol {
 
-/// A log entry as it goes down the tree. Of a name that has an id the id alone goes; the reader has
-/// applied the same log before, so it knows the name.
+/// Writes a log entry as it goes down the tree. A name that has an id is sent as the id; the reader
+/// has applied the same log, so it knows the name.
 void write_entry(const LogEntry& entry, const NameTable& names, Writer& out);
 
 /// Reads it, on one of `size` ranks. Throws Error(wire) if it is malformed, or gives a name an id
 /// that is not its own.
 LogEntry read_entry(Reader& in, const NameTable& names, int size);
 
-/// The longest `text` of an entry; what is longer is cut before it is written.
+/// The longest `text` of an entry; the root cuts longer ones.
 inline constexpr std::size_t max_entry_text_bytes = 1u << 20;
 
 }  // namespace guozhuang::protocol

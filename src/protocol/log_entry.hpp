@@ -39,20 +39,20 @@ struct LogEntry {
     Kind kind = Kind::execute;
     std::vector<Item> items = {};   ///< execute, fail, evict, join
     selection::Policy policy = {};  ///< execute
-    /// Of execute: the ranks that have joined, and contribute neutrally to what they have not
-    /// submitted.
+    /// execute: the ranks that have joined, and contribute neutral values to items they have not
+    /// submitted
     std::vector<int> absent = {};
-    /// Of execute, if there are such ranks: the descriptions of the items, in full.
+    /// execute, if ranks are absent: the descriptions of the items, in full
     std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
     int culprit =
         -1;  ///< fail, join, quit: the world rank because of which ranks have left; -1: none
-    /// Of fail: the error; of join: the error if it has failed; of quit: "rank 2 has shut down
-    /// (why)".
+    /// fail: the error; join: the error if it has failed; quit: "rank 2 has shut down (why)"
     std::string text = {};
     std::string tensor = {};     ///< fail, join
     std::string operation = {};  ///< fail, join
-    /// Of fail: those at fault; of quit: the one; of join: the last one, or those at fault.
+    /// fail: the ranks at fault; quit: the rank that quit; join: the last to join, or those at
+    /// fault
     std::vector<int> ranks = {};
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };

@@ -28,13 +28,13 @@ struct Route {
 
 /// How sends meet receives. Both sides announce each operation to the other; the k-th sending on a
 /// route meets the k-th receiving, and if their tensors differ, both fail with the same error. A
-/// rank that shuts down says so to each of the others, and to itself: by the order of messages they
-/// hear it after all that the rank ever announced to them, and what they have not matched with it
-/// by then, fails. A pure state machine, one per rank and process set; payloads are its caller's.
-/// Not thread-safe: the engine's lock guards it.
+/// rank that shuts down says so to each of the others, and to itself: since messages arrive in
+/// order, they hear it after everything that the rank ever announced to them, and their operations
+/// with it that are still unmatched fail. A pure state machine, one per rank and process set; its
+/// caller moves the payloads. Not thread-safe: the engine's lock guards it.
 class Matcher {
 public:
-    /// Of an operation of this rank, counted as they are posted.
+    /// Number of an operation of this rank, in the order in which they are posted.
     using Number = std::uint64_t;
     /// An operation that waits for its peer no longer: its payload is to move, or it has failed.
     struct Decision {
@@ -61,7 +61,7 @@ public:
     void abandon() noexcept;
 
     std::vector<Outgoing> take_messages() { return std::exchange(outbox_, {}); }
-    /// What has been decided since the last call, in order.
+    /// Returns the decisions since the last call, in order.
     std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
 
 private:
@@ -91,7 +91,8 @@ private:
     GroupRanks group_ranks_;
     Number last_posted_ = 0;
     std::map<Route, std::deque<Operation>> unmatched_;
-    /// What the peers have announced, unmatched, under this rank's view of the route.
+    /// Tensors that the peers have announced and that are unmatched, under this rank's view of the
+    /// route.
     std::map<Route, std::deque<TensorDescription>> announcements_;
     std::map<int, Shutdown> shutdowns_;  ///< by rank: all that it ever announced has arrived
     std::vector<Outgoing> outbox_;

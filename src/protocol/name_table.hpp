@@ -17,7 +17,7 @@
 
 namespace guozhuang::protocol {
 
-/// What an id stands for: a name with its description, as they were executed last.
+/// The name that an id stands for, with its description, as they were executed last.
 struct Meaning {
     Name name;
     SharedDescription described = {};  ///< null: the name has no id
@@ -26,7 +26,7 @@ struct Meaning {
 
 /// All that a rank knows of a name.
 struct KnownName : Meaning {
-    /// What this rank has submitted, and the log has not resolved.
+    /// A submission of this rank that the log has not resolved.
     struct Submission {
         SharedDescription description;  ///< null: it is a join
         std::shared_ptr<Submitter> submitter;
@@ -98,8 +98,9 @@ public:
     /// The child has applied the log up to this position.
     void child_has_applied(int child, std::uint64_t position);
 
-    /// What is to be evicted so that no more than `most` ids are left: those used longest ago, and
-    /// an eighth of `most` besides, but none whose round is under way. Empty if there are no more.
+    /// Items to evict when there are more than `most` ids, else none: as many as are in excess and
+    /// an eighth of `most` besides, those used longest ago first. Ids whose round is under way
+    /// stay.
     std::vector<Item> surplus(std::size_t most) const;
 
     std::size_t id_count() const noexcept { return with_ids_.size(); }

@@ -29,8 +29,8 @@ Negotiator::Negotiator(int rank, int size, const Options& options)
     for (const int child : tree_.children()) subtrees_[child] = tree_.subtree(child);
 }
 
-/// What the name's id stands for is held once, as it was submitted last: so a plan's description is
-/// compared with itself from the second time on.
+/// If the description equals the one that the name's id stands for, the id takes over the submitted
+/// object: a plan, which submits the same object again, is then compared by pointer.
 void Negotiator::submit(const Name& name, bool named, const SharedDescription& description,
                         std::shared_ptr<Submitter> submitter) {
     auto& known = names_.row(name);
@@ -123,7 +123,7 @@ void Negotiator::pass_on_all_complete() {
     for (auto* known : complete) pass_on_if_complete(*known);
 }
 
-/// To the parent: by the id, if all ranks mean what it stands for.
+/// Reports to the parent: the id alone, if all ranks submitted the description that it stands for.
 void Negotiator::report(const KnownName& known) {
     const auto whole = subtree().size();
     const auto& tally = known.tally;
@@ -277,7 +277,7 @@ std::vector<Outgoing> Negotiator::take_messages() {
     return outbox_.take();
 }
 
-/// At the root: what has become due since the last time.
+/// At the root: appends the entries that have become due since the last call.
 void Negotiator::append_due() {
     if (finished_) return;
     append_ready();
@@ -334,8 +334,8 @@ void Negotiator::pass_down(const LogEntry& entry) {
         });
 }
 
-/// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and
-/// lose their ids.
+/// Applies the next entry, the same on every rank: resolves this rank's submissions, and gives ids
+/// to names or takes them away.
 void Negotiator::apply(LogEntry&& entry) {
     ++position_;
     if (entry.kind == LogEntry::Kind::evict) {
@@ -375,7 +375,7 @@ void Negotiator::apply_execution(LogEntry& entry) {
     }
 }
 
-/// What this rank has submitted under the item's name, if it has; the item keeps who has.
+/// Takes this rank's submission of the item's name, if any, and moves its submitter to the item.
 std::optional<KnownName::Submission> Negotiator::take_submission(KnownName& known, Item& item) {
     auto submission = std::exchange(known.submission, std::nullopt);
     if (submission) item.submitter = std::move(submission->submitter);

@@ -29,12 +29,12 @@ namespace guozhuang::protocol {
 /// A pure state machine: submissions and messages go in, messages and log entries come out; it
 /// knows no clock, thread or transport. One per rank and process set. Readiness goes up the tree: a
 /// rank reports a name to its parent once every rank of its own subtree has submitted it (or
-/// joined, or shut down). What is ready everywhere the root appends to the log, which goes down the
-/// tree. A name is described in full the first time (and whenever its description changes) and by
-/// its id after that; descriptions are compared on the way up, so that what reaches the root is the
-/// list of submission groups, normally one. The rounds are the negotiator's own; who has shut down
-/// or joined, what is known of each name, what is fused and how entries travel it leaves to the
-/// nouns beside it. Not thread-safe: the engine's lock guards it.
+/// joined, or shut down). The root appends requests that are ready everywhere to the log, which
+/// goes down the tree. A name is described in full the first time (and whenever its description
+/// changes) and by its id after that; ranks compare descriptions on the way up, so that the root
+/// receives a list of submission groups, normally one. The negotiator runs the rounds; Attendance
+/// tracks who has shut down or joined, NameTable holds the names, count_fused() forms entries and
+/// log_codec.hpp encodes them. Not thread-safe: the engine's lock guards it.
 class Negotiator {
 public:
     struct Options {
@@ -64,32 +64,33 @@ public:
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
-    /// What is to be sent, in order, one message per receiver unless it would be a long one:
-    /// everything since the last call. At the root this appends what is ready.
+    /// Returns the messages that have become due since the last call, in order; one per receiver
+    /// unless it would be long. The root first appends what is due to the log.
     std::vector<Outgoing> take_messages();
-    /// The log entries that have become known since the last call, in order. Each item names who
-    /// has submitted it on this rank. What `entries` held is dropped; its memory is used again.
+    /// Moves the log entries that have become known since the last call, in order, into `entries`.
+    /// Each item holds its submitter on this rank. Drops the former contents of `entries`, and
+    /// reuses its memory.
     void take_entries(std::vector<LogEntry>& entries) {
         entries.clear();
         entries.swap(entries_);
     }
     /// Whether this rank has submitted the name, and the log has not resolved it.
     bool awaits(const Name& name) const;
-    /// Who has submitted on this rank what the log has not resolved, which is forgotten.
+    /// Forgets this rank's submissions that the log has not resolved, and returns their submitters.
     std::vector<std::shared_ptr<Submitter>> take_unresolved();
     /// Forgets what this rank has submitted, and the entries that have not been taken.
     void forget_submissions() noexcept;
 
-    /// Whether the log is complete: every rank has shut down, or one has quit. What is submitted or
-    /// received later has no effect. Only tests ask.
+    /// Whether the log is complete: every rank has shut down, or one has quit. Later submissions,
+    /// and records from children, have no effect. For tests.
     bool finished() const noexcept { return finished_; }
 
     /// Whether other ranks hear the log from this one.
     bool passes_log_on() const noexcept { return !tree_.children().empty(); }
 
-    /// What is held at present, for tests and diagnostics: rounds under way in this rank's subtree,
-    /// own requests that the log has not resolved, names that have an id, voided ids that a child
-    /// may still use.
+    /// Sizes of the present state, for tests and diagnostics: rounds under way in this rank's
+    /// subtree, this rank's submissions that the log has not resolved, names that have an id,
+    /// evicted ids that a child may still send.
     struct Holdings {
         std::size_t rounds = 0, submissions = 0, ids = 0, retired = 0;
     };
@@ -108,7 +109,7 @@ private:
     void quit(const RankRecord& quitting);
     void join(const RankRecord& joining);
 
-    // What arrives.
+    // Received records.
     void receive_record(int from, Reader& in);
     void receive_ready(int child, Reader& in);
     void receive_report(int child, Reader& in);

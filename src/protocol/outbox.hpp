@@ -16,15 +16,15 @@ struct Outgoing {
     Bytes bytes = {};
 };
 
-/// What a negotiator has to say to other ranks, until it is sent: records, put together into one
-/// message per receiver, and into several if one would be long. A record is added whole or not at
-/// all, so that a rank which runs out of memory sends nothing that others would call malformed.
+/// Records that wait to be sent to other ranks, packed into one message per receiver, or several if
+/// one would be long. A record is added whole or not at all, so a rank that runs out of memory
+/// sends no malformed message.
 class Outbox {
 public:
     /// Beyond this size the next record begins another message.
     static constexpr std::size_t full_message_bytes = 1u << 20;
 
-    /// Adds the record for the rank that write(Writer&) writes. A message begins with the position
+    /// Adds the record that write(Writer&) writes, for the rank. A message begins with the position
     /// in the log that the sender had reached by then.
     template <class Write>
     void add(int rank, std::uint64_t position, const Write& write) {

@@ -45,7 +45,7 @@ void write_report(const ReportRecord& record, Writer& out);
 /// From one of `size` ranks, for `most_ranks` at most.
 ReportRecord read_report(Reader& in, std::size_t most_ranks, int size);
 
-/// What a rank of the sender's subtree is about to do: shut down, quit or join.
+/// Announcement that a rank of the sender's subtree shuts down, quits or joins.
 struct RankRecord {
     int rank = 0;
     std::string text;  ///< the reason, or the name of the join

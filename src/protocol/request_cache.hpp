@@ -10,16 +10,15 @@
 
 namespace guozhuang::protocol {
 
-/// What a request is known by.
+/// The name and description that identify a request.
 struct RequestIdentity {
     Name name;
     SharedDescription description;
 };
 
-/// Names and descriptions of requests of one tensor. A caller that makes the same again gets the
-/// same objects without an allocation, and whoever compares them finds equal pointers. Before there
-/// are more than 16384 names, 4 MiB of them, or 4096 descriptions, all of them are dropped. Not
-/// thread-safe.
+/// Names and descriptions of requests of one tensor. A caller that repeats a request gets the same
+/// objects without an allocation, and comparing them finds equal pointers. Before there are more
+/// than 16384 names, 4 MiB of them, or 4096 descriptions, all of them are dropped. Not thread-safe.
 class RequestCache {
 public:
     /// `description`: without its tensor, and without agreements.

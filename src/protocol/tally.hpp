@@ -40,7 +40,8 @@ struct Tally {
         arrived += ranks.size();
     }
 
-    /// Those of `ranks` (ascending; all that may submit it) that have not, ascending.
+    /// Returns the ranks, ascending, that have not submitted it; `ranks` (ascending) lists all that
+    /// may.
     std::vector<int> missing_from(std::span<const int> ranks) const {
         std::vector<int> present, missing;
         if (arrived == ranks.size()) return missing;

@@ -9,8 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// What the ranks of one host share besides messages: doorbells, activities, and shared memory.
-/// Thread-safe.
+/// Services that the ranks of one host share besides messages: doorbells, activities, and shared
+/// memory. Thread-safe.
 class HostServices {
 public:
     virtual ~HostServices() = default;

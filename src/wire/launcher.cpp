@@ -51,7 +51,7 @@ constexpr const char* allowed = "GUOZHUANG_ALLOW_SINGLE=1 makes each of them a j
 
 }  // namespace
 
-// Which variables prove how many processes were started: Open MPI and its launchers set
+// These variables prove how many processes were started: Open MPI and its launchers set
 // OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives PMI_SIZE; launchers that speak PMIx at
 // least PMIX_RANK. The largest size counts.
 std::optional<Launcher> find_mpi_launcher() {

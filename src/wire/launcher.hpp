@@ -6,7 +6,7 @@
 
 namespace guozhuang::wire {
 
-/// What the environment says of how this process was started.
+/// The launcher of this process, as the environment shows it.
 struct Launcher {
     std::string evidence;  ///< "PMI_SIZE=4"
     int ranks = 1;         ///< at least this many processes were started

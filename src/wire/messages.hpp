@@ -44,8 +44,8 @@ public:
         std::vector<std::byte> bytes;
     };
 
-    /// What this rank has sent as data so far (control messages do not count), and what it wrote to
-    /// its stage.
+    /// Data that this rank has so far sent in messages (without control messages) or written where
+    /// other ranks read it.
     struct Traffic {
         std::uint64_t bytes = 0;
         std::uint64_t messages = 0;

@@ -67,7 +67,7 @@ Variables environment_of(const std::filesystem::path& process) {
     return variables;
 }
 
-/// What /proc shows of a rank's process.
+/// State of a rank's process, from /proc.
 struct ProcessSnapshot {
     base::ProcessId process;
     bool has_come = false;
@@ -123,7 +123,7 @@ std::map<int, ProcessSnapshot> processes_by_rank(const LaunchedRank& self) {
     return snapshots;
 }
 
-/// What this rank should log; empty if another rank should.
+/// Text that this rank should log; empty if another rank should.
 std::string describe(const LaunchedRank& self, double seconds, bool given_up,
                      std::span<const int> ended = {}) {
     const auto snapshots = processes_by_rank(self);

@@ -13,7 +13,7 @@
 
 namespace guozhuang::wire {
 
-/// What a launcher has told this process about its job.
+/// Job and rank of a process, from the variables that its launcher has set.
 struct LaunchedRank {
     /// Variables that are not in processes of other jobs: "PMIX_NAMESPACE=1234".
     std::vector<std::string> job;

@@ -14,7 +14,7 @@ typedef struct Run {
     int numbers[2];
 } Run;
 
-/// What comes out of an operation besides its status.
+/// The output of an operation besides its status.
 typedef enum Gives { NOTHING, TENSORS, RESULT, BYTES, ONE_NUMBER, TWO_NUMBERS } Gives;
 
 typedef struct Operation {

@@ -37,7 +37,7 @@ gz::AllreduceOptions reduction_of(const Case& c) {
             .process_set = set_of(c)};
 }
 
-/// Of an operation that works in place.
+/// Finishes an operation that works in place.
 Finish in_place(Case& c, gz::Handle handle) {
     return [&c, handle = std::move(handle)] {
         if (handle) handle.wait();
@@ -45,7 +45,7 @@ Finish in_place(Case& c, gz::Handle handle) {
     };
 }
 
-/// Of one that only reads.
+/// Adds to the result of an operation that only reads whether its input has changed.
 std::string with_input(Case& c, const std::string& result) {
     return result + (written(c.tensors) == c.given ? "" : " and the input has changed");
 }

@@ -17,7 +17,7 @@ static void fill(float* memory, float value, cudaStream_t stream) {
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
 }
 
-/// What the stream's work has made of them.
+/// Checks that the memory holds `value` when the stream's work is done.
 static void expect(const float* memory, float value, cudaStream_t stream) {
     CHECK(cudaMemcpyAsync(host, memory, BYTES, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);

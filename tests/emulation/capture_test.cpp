@@ -1,4 +1,4 @@
-// What may be called while a stream is captured, and by whom.
+// Calls that are allowed while a stream is captured, and from which thread.
 
 #include <cuda_runtime_api.h>
 #include <thread>
@@ -32,7 +32,7 @@ struct Captured {
     bool is_active() const { return status() == cudaStreamCaptureStatusActive; }
 };
 
-/// What a call of another thread returns.
+/// Makes the call on another thread and returns its status.
 template <class Call>
 cudaError_t elsewhere(Call call) {
     auto status = cudaErrorUnknown;

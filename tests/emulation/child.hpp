@@ -7,8 +7,8 @@
 
 namespace guozhuang::test {
 
-/// A function that runs as a process of its own, with an environment of its own: to see it end, or
-/// to share devices with it. What it returns is the exit code.
+/// A function that runs in a process of its own, with its own environment, so that a test can see
+/// it end or share devices with it. Its return value is the exit code.
 using ChildFunction = int (*)(const std::vector<std::string>& arguments);
 
 /// Enters a function under a name; a static object of it makes the function known to every process
@@ -33,7 +33,7 @@ public:
     Child& operator=(const Child&) = delete;
 
     int process() const noexcept { return process_; }
-    /// What it says up to the next line end.
+    /// Waits for the next line of its output, and returns that without the line end.
     std::string line();
 
     struct End {

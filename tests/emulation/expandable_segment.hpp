@@ -13,8 +13,8 @@ inline void expect(CUresult status, const char* what) {
         throw std::runtime_error(std::string(what) + ": " + std::to_string(status));
 }
 
-/// Addresses of a program's own, at which it maps memory of the device as it needs more,
-/// as PyTorch's expandable segments do. What it hands out may lie in several mappings.
+/// Addresses that a program reserves, and at which it maps memory of the device as it needs more,
+/// like PyTorch's expandable segments. A piece may lie in several mappings.
 class ExpandableSegment {
 public:
     explicit ExpandableSegment(int device) : device_(device) {
@@ -32,7 +32,7 @@ public:
     ExpandableSegment(const ExpandableSegment&) = delete;
     ExpandableSegment& operator=(const ExpandableSegment&) = delete;
 
-    /// For as long as the segment lives. Not thread-safe.
+    /// The memory is valid as long as the segment lives. Not thread-safe.
     void* take(std::size_t bytes) {
         const auto at = (used_ + alignment - 1) / alignment * alignment;
         used_ = at + bytes;

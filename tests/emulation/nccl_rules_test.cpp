@@ -1,4 +1,4 @@
-// What the emulated NCCL does not let pass.
+// Misuse that the emulated NCCL refuses.
 
 #include <csignal>
 #include <nccl.h>

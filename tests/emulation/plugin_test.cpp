@@ -255,7 +255,7 @@ TEST_CASE("the plugin says which NCCL it has, or why it has none") {
     };
     CHECK(limited("21605") == "NCCL too old: it is 2.16.5, GUOZHUANG_DEVICE_SMS needs 2.17.0");
     CHECK(limited("21700") == "one");
-    // Of two there is one, which the program has.
+    // An NCCL that the program has loaded is used whatever file GUOZHUANG_NCCL names.
     CHECK(nccl_with({"/nowhere/libnccl.so.2", file}) == found);
     CHECK(nccl_with({"off", file}) == "GUOZHUANG_NCCL is off");
 }

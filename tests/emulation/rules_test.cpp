@@ -1,4 +1,4 @@
-// What ends a process, what the environment changes, and what fails when it is told to.
+// Rules that end a process, settings of the environment, and failures on demand.
 
 #include "support/emulated_cuda/kernel.hpp"
 

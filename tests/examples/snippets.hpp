@@ -1,7 +1,7 @@
 #pragma once
 
-// What the snippets of the documentation take for granted: a model, an optimizer, data, as a
-// trainer of one's own has them.
+// Declarations that the snippets of the documentation assume: a model, an optimizer and data, as a
+// user's trainer has them.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +16,7 @@ namespace gz = guozhuang;
 
 struct Batch {};
 
-/// Of a trainer's own, which knows nothing of this library.
+/// The trainer's own type, which knows nothing of this library.
 struct Tensor {
     std::string name;
     std::span<float> value, gradient;
@@ -29,7 +29,7 @@ struct Model {
     double loss() const;
 };
 
-/// What an optimizer keeps.
+/// The state of an optimizer.
 struct Kept {
     std::int64_t step_ = 0;
     std::vector<std::vector<float>> velocities_;

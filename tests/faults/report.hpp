@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/// What a worker says of itself, for faults.py.
+/// Lines that a worker writes about itself, for faults.py.
 namespace guozhuang::test {
 
 namespace gz = guozhuang;

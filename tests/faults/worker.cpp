@@ -1,6 +1,6 @@
-// A rank that faults befall: worker SCENE BYTES FILE [SCARCITY]. What it finds out it appends to
-// the file as lines of JSON, for faults.py. With a scarcity (scarcity.hpp) the session begins under
-// an MPI of the program's. `worker points` lists the failpoints.
+// A rank that suffers faults: worker SCENE BYTES FILE [SCARCITY]. It appends its findings to the
+// file as lines of JSON, for faults.py. With a scarcity (scarcity.hpp) the program initializes MPI
+// before the session begins. `worker points` lists the failpoints.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -34,8 +34,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Every way of moving data, with numbers that are known. What is in flight may outlive the step,
-/// if something else fails.
+/// Moves data in every way, with known results. An operation in flight may outlive the step if
+/// something else fails.
 void step(gz::Session& session, int number) {
     const int size = session.size(), rank = session.rank();
     const auto kept = std::make_shared<std::array<std::vector<float>, 2>>();
@@ -99,7 +99,7 @@ std::vector<float> ones(const gz::Session& session) {
         std::max(bytes / sizeof(float), static_cast<std::size_t>(session.size())), 1);
 }
 
-/// Of a set without rank 0, which waits for the others.
+/// Allreduces in a set without rank 0, which waits for the others.
 int in_a_set(gz::Session& session) {
     auto set = gz::ProcessSet::create([&] {
         std::vector<int> ranks(static_cast<std::size_t>(session.size()) - 1);
@@ -117,7 +117,7 @@ int in_a_set(gz::Session& session) {
     });
 }
 
-/// While rank 0 has joined.
+/// Allreduces while rank 0 has joined.
 int beside_a_joined_rank(gz::Session& session) {
     return repeat(session, [&](gz::Session&, int number) {
         auto numbers = ones(session);
@@ -202,7 +202,7 @@ const std::map<std::string, Step> operations = {
      }},
 };
 
-/// All have come. Whoever is slow to leave may find the others gone already.
+/// Returns when all ranks have come. A rank that is slow to leave may find the others gone already.
 void wait_for_all(gz::Session& session) {
     try {
         gz::barrier();
@@ -368,8 +368,8 @@ const std::map<std::string, Scene> scenes = {
      [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
 
-/// Until that rank has begun, as it says in the file, and its process has ended. mpirun would end a
-/// job of which some have called MPI_Init by then.
+/// Waits until that rank has begun, as it says in the file, and its process has ended: mpirun would
+/// end a job in which some ranks had called MPI_Init by then.
 void await_end_of(int rank, const char* file) {
     for (int pid = 0; pid == 0 || ::kill(pid, 0) == 0;
          std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
@@ -383,8 +383,8 @@ void await_end_of(int rank, const char* file) {
     }
 }
 
-/// What others say of the last rank, which makes its session when one of them has found its
-/// process; or never.
+/// Runs a rank of a job whose last rank makes its session when another rank has found its process,
+/// or never. Ranks report the warnings about that.
 int start_late(std::string_view scene, const char* file) {
     const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK")),
               size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));

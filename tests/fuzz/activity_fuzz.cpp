@@ -1,5 +1,5 @@
-// What a rank of this host, dead or hostile, leaves in the memory that the host's other ranks read:
-// its doorbell, then the activity that says what it is doing.
+// Memory that a rank of this host, dead or hostile, leaves for the host's other ranks to read: its
+// doorbell, then its activity.
 #include <cstring>
 #include <new>
 

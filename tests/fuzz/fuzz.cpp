@@ -1,4 +1,4 @@
-// What libFuzzer calls, and what the programs share.
+// Entry points for libFuzzer, and helpers that the programs share.
 #include "fuzz/fuzz.hpp"
 
 #include <cstdint>

@@ -13,12 +13,12 @@ namespace guozhuang::fuzz {
 using Input = std::span<const std::byte>;
 using Seed = std::vector<std::byte>;
 
-/// What each program defines: what is tried with every input, and valid inputs to begin with.
-/// Whatever decode() throws is a finding.
+/// Defined by each program: decode() tries an input, and seeds() gives valid inputs to begin with.
+/// Any exception from decode() is a finding.
 void decode(Input input);
 std::vector<Seed> seeds();
 
-/// What holds for every input; otherwise the program ends, which is a finding.
+/// Requires a property of every input. If it does not hold, the program ends, which is a finding.
 void require(bool holds, std::string_view what);
 
 /// Whether it throws an Error of one of these codes.

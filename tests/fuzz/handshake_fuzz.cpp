@@ -1,5 +1,5 @@
-// What ranks tell each other first. An input chooses whether rank 0 judges two messages, each from
-// rank 1 or 2, or rank 1 hears its judgement.
+// The first messages between ranks. An input chooses whether rank 0 judges two messages, each from
+// rank 1 or 2, or rank 1 receives rank 0's judgement.
 #include "runtime/handshake.hpp"
 
 #include <guozhuang/version.hpp>

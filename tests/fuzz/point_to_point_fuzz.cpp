@@ -1,4 +1,4 @@
-// What a peer says about sends and receives to a rank that has some of its own: messages.
+// Messages from a peer about sends and receives, to a rank that has posted some itself.
 #include "engine/point_to_point.hpp"
 
 #include "fuzz/fuzz.hpp"

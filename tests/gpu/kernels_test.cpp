@@ -102,7 +102,7 @@ public:
     void pack_one_by_one() const {
         for (const auto& each : copies_) driver_.copy(*stream_, each.to, each.from);
     }
-    /// Of one of several in a row, from when the first is enqueued to when the last is done.
+    /// Mean time of a call, over several in a row, until the last one is done.
     template <class Pack>
     double microseconds(Pack&& pack) const {
         constexpr int turns = 20;
@@ -115,7 +115,7 @@ public:
             std::chrono::steady_clock::now() - start;
         return taken.count() / turns;
     }
-    /// Read and written.
+    /// Bytes read plus bytes written.
     template <class Move>
     double gigabytes_per_second(Move&& move) const {
         return 2 * static_cast<double>(packed_.size()) / microseconds(move) / 1e3;

@@ -1,6 +1,6 @@
-// What CUDA can do on this machine, found by doing it: gpu_probe CHECK prints one JSON object, or
-// says on standard error what failed, and ends with 1, or with 77 if there is no GPU to use. A
-// check may hang: whoever runs it has a timeout.
+// Tests what CUDA can do on this machine: `gpu_probe CHECK` prints one JSON object, or says on
+// standard error what failed, and exits with 1, or with 77 if there is no GPU to use. A check may
+// hang, so run it with a timeout.
 
 #include <algorithm>
 #include <array>

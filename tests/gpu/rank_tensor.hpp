@@ -24,7 +24,7 @@ inline double median(std::vector<double> samples) {
     return samples[samples.size() / 2];
 }
 
-/// Of the slowest rank, each time. Collective.
+/// The median over the samples, each taken from its slowest rank. Collective.
 inline double median_of_slowest(std::vector<double> samples) {
     allreduce(samples, {.op = ReduceOp::max});
     return median(std::move(samples));

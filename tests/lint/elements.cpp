@@ -1,5 +1,5 @@
-// What the compiler says of numbers that no tensor is made of (lint.elements.*): CHOSEN is one of
-// these.
+// Calls allreduce() with CHOSEN, one of the names below. The compiler must accept `right`, and
+// refuse the others with advice (lint.elements.*).
 #include <guozhuang/operations.hpp>
 
 #define pointer guozhuang::TensorView(&letters[0], {8})

@@ -8,7 +8,8 @@
     house.py sizes        functions have at most 60 lines, and nine in ten at most 20; files have at
                           most 500; classes at most 20 data members; lines of code, comments and
                           Markdown at most 100 columns
-    house.py words        no name, comment or page has a word that the house has given up
+    house.py words        no name, comment or page has a word that the house has given up, and
+                         no sentence of them opens without its subject
     house.py links        every relative link of a Markdown file leads somewhere, and every page of
                           docs is linked
     house.py self-test    each rule finds what it is there to find
@@ -452,10 +453,29 @@ def check_words(path, text):
                 )
 
 
+# A sentence that opens so says late, or not at all, who does what. A question may.
+OPENING = re.compile(
+    r"(?:\A|(?<=[.!?|])\s|\n\s*\n|\n\s*[-*#|])[-*>#|\s]*"
+    r"(Of|Those|That|Such|Which|So (?:many|much)|Whoever|What)\b(?![^.!?|]*\?)"
+)
+
+
+def check_openings(path, text):
+    prose = code_and_prose(path, text)[1]
+    if path.endswith(C_SUFFIXES):
+        prose = re.sub(r"//+<", lambda mark: "." + " " * (len(mark[0]) - 1), prose)
+        prose = re.sub(r"//[/!]?", lambda mark: " " * len(mark[0]), prose)
+    for match in OPENING.finditer(prose):
+        text = " ".join(prose[match.start(1) : match.start(1) + 40].split())
+        yield line_at(prose, match.start(1)), f"say first who does it: {text} ..."
+
+
 def words():
     for path, text in texts():
         if path != "CHANGELOG.md":
             yield from ((path, *finding) for finding in check_words(path, text))
+        if path.endswith(C_SUFFIXES + (".md",)):
+            yield from ((path, *finding) for finding in check_openings(path, text))
 
 
 # --- links ----------------------------------------------------------------------------------------
@@ -554,6 +574,11 @@ SELF_TEST = [
     ("words", "a.pml", "int ballot; /* a ballot */\n", 2),
     ("words", "tests/unit/a_test.cpp",
      'TEST_CASE("an obituary") {\n}\nTEST_CASE(\n    "a "\n    "faction") { f("ballot"); }\n', 2),
+    ("openings", "src/a.hpp",
+     "// Of a rank. What it has, is\n// here. Such is it.\nint a;  ///< That of b.\n", 4),
+    ("openings", "src/a.hpp", "/// Ends. What for? Often that of a.\nf(\"What is\");\n", 0),
+    ("openings", "docs/a.md",
+     "# What it costs\n\n- Those\n- one\n\n| Which a | b |\n```\nWhat\n```\n", 3),
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),
@@ -568,6 +593,7 @@ def self_test():
         "confined": check_confined,
         "sizes": check_sizes,
         "words": check_words,
+        "openings": check_openings,
         "width": check_width,
     }
     for number, (rule, path, text, expected) in enumerate(SELF_TEST):

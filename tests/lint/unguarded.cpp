@@ -1,4 +1,4 @@
-// What clang-tidy must find (lint.threads): a guarded member that is touched without its mutex.
+// A guarded member that is accessed without its mutex; clang-tidy must find it (lint.threads).
 #include "base/mutex.hpp"
 
 struct Counter {

@@ -81,7 +81,7 @@ bool ready[TENSORS];           // at the root
 byte without[TENSORS];         // at the root: who contributes neutrally to what is ready
 bool finished[N];
 
-// What the assertions need to know, and no rank does.
+// State for the assertions, which no rank knows.
 byte log[TENSORS * ROUNDS + JOINS + 2];
 byte length;
 byte position[N];             // entries that the rank has applied
@@ -279,7 +279,7 @@ inline count(n, t, first, second) {
 #define ALL_JOINED (joined[0] != 0 && (joined[0] | gone[0]) == ALL)
 #endif
 
-// What comes after the log's last entry has no effect.
+// Messages after the log's last entry have no effect.
 #ifdef BUG_QUIT_GOES_ON
 #define GOES_ON(n) true
 #else

@@ -95,7 +95,7 @@ TEST_CASE("allreduce of every dtype, op and size") {
     CHECK(problems_here(allreduce_scales) == "");
 }
 
-// Of 1,000,003 elements, the last segment of which is short. Compared with the oracle.
+// The last segment of 1,000,003 elements is short. Compared with the oracle.
 TEST_CASE("allreduce of many segments") {
     CHECK(problems_here([](Session& session, Report& report) {
               for (const auto dtype : {DType::bf16, DType::f32, DType::i64})

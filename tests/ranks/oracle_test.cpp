@@ -37,7 +37,7 @@ const std::pair<ReduceOp, MPI_Op> ops[] = {{ReduceOp::sum, MPI_SUM},
                                            {ReduceOp::max, MPI_MAX},
                                            {ReduceOp::product, MPI_PROD}};
 
-/// What MPI_Allreduce makes of the tensor.
+/// Reduces the tensor with MPI_Allreduce.
 Tensor reduced_by_mpi(Tensor tensor, MPI_Datatype type, MPI_Op op) {
     MPI_Allreduce(MPI_IN_PLACE, tensor.bytes.data(), static_cast<int>(tensor.count()), type, op,
                   MPI_COMM_WORLD);

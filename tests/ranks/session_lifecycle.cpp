@@ -84,7 +84,7 @@ void work_in_sets(gz::Session& session) {
     for (std::size_t i = 1; i < sets.size(); i += 2) sets[i].remove();
 }
 
-/// What is let go of when an operation of a set is complete may call the library, also while the
+/// Owners that operations of a set release when they complete may call the library, even while the
 /// data of a long sum moves.
 void call_from_deleters(const gz::Session& session) {
     std::vector<int> everybody(static_cast<std::size_t>(session.size()));

@@ -83,7 +83,7 @@ void await(pid_t child) {
             "the child's end: " + std::to_string(status));
 }
 
-/// What others have not submitted fails because they have shut down.
+/// Requires that the operation fails because rank 1 has shut down without submitting it.
 void require_departed(const gz::Handle& handle, std::string_view why) {
     try {
         handle.wait();
@@ -206,8 +206,8 @@ struct Everything {
     gz::Handle handle;
 };
 
-/// What is static in a function is destroyed before the library's own end, with operations pending,
-/// whose memory lives longer.
+/// A static local session is destroyed before the library shuts down, with operations pending on
+/// memory that lives longer.
 void static_session() {
     static std::vector<float> numbers(1000, 1);
     static Everything all;
@@ -219,7 +219,7 @@ void static_session() {
 std::vector<float> late_numbers(1000, 1);
 std::unique_ptr<Everything> late;
 
-/// What is static and filled later is destroyed after it.
+/// A static variable that is filled later is destroyed after the library has shut down.
 void filled_static() {
     late = std::make_unique<Everything>();
     work(late->session);
@@ -336,8 +336,8 @@ std::string grown(const char* what, std::ptrdiff_t before, std::ptrdiff_t after)
            std::to_string(after);
 }
 
-/// What a process has of the system, and of the allocator: what it has given out and not taken
-/// back, in all threads.
+/// Resources of this process: open files, threads, mappings, and bytes that the allocator has given
+/// out in all threads.
 struct Usage {
     std::ptrdiff_t files, threads, maps, allocated;
 };

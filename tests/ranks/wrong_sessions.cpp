@@ -1,5 +1,4 @@
-// A training step that goes wrong in the way that the argument says. What is printed stands in
-// docs/errors.md.
+// A training step that goes wrong as the argument says. docs/errors.md shows the output.
 #include <signal.h>
 
 #include <chrono>

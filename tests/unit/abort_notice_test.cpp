@@ -1,4 +1,4 @@
-// What another host says of the job's end, and what is no such notice.
+// Notices of another host that the job has ended, and messages that are no such notice.
 #include "wire/mpi/abort_notice.hpp"
 
 #include <cstring>

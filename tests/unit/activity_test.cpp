@@ -1,4 +1,4 @@
-// What a rank says it is doing, read by those who trust nothing.
+// A rank's account of what it is doing, for readers that do not trust it.
 #include "trace/activity.hpp"
 
 #include <cstring>

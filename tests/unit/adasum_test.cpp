@@ -54,7 +54,7 @@ TEST_CASE("three ranks by hand: ranks 0 and 1 first, then rank 2", "[adasum]") {
     CHECK(tensors == ByRank<float>{all, all, all});
 }
 
-/// What a rank contributes: a tensor of each count.
+/// A rank's contribution: a tensor of each count.
 Tensors inputs_of_rank(int rank, DType dtype, const std::vector<std::size_t>& counts) {
     Tensors tensors;
     for (const auto count : counts)

@@ -34,7 +34,7 @@ struct Job {
         return ranks[0]->poll({context, Lane::control, 0})->bytes;
     }
 
-    /// What the receiver says about raw bytes from a rank.
+    /// The receiver's verdict on raw bytes from a rank.
     std::string verdict(int from, std::span<const std::byte> raw) {
         ranks[from]->send(0, {context, Lane::control, 0}, raw);
         try {

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What the ranks of a test have in common.
+/// State that the ranks of a test share.
 struct Job {
     explicit Job(int ranks) : everybody(ranks_of(ranks)) {}
     static std::vector<int> ranks_of(int ranks) {

@@ -76,7 +76,7 @@ void hold_behind_allowed() {
 
 constexpr std::size_t count = 20'000;  ///< of several chunks
 
-/// What the ranks of a job have on their device, longer than the job.
+/// The tensors of a rank on its device. They outlive the job.
 struct Tensors {
     std::vector<float> sum = std::vector<float>(count, 1), sent = sum, gathered = sum;
 };

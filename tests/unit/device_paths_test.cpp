@@ -132,7 +132,7 @@ void same_bits_as_on_the_host(Session& session, Report& report) {
     }
 }
 
-/// What is logged of the path that the world takes.
+/// Runs a job, and returns the messages that say which path the world takes.
 std::vector<std::string> path_taken(int ranks, int hosts, const RankCase& body) {
     const Environment level("GUOZHUANG_LOG_LEVEL", "info");
     const LogCapture log;

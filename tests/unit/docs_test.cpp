@@ -1,4 +1,4 @@
-// What docs/ says is what the code does.
+// Checks that docs/ agrees with the code.
 #include <fmt/format.h>
 
 #include <algorithm>

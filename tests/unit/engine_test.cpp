@@ -63,7 +63,7 @@ public:
     wire::Transport& transport(std::size_t rank) { return *transports_[rank]; }
     EngineRank& operator[](std::size_t rank) { return *ranks_[rank]; }
 
-    /// What an operation fails with on each rank.
+    /// Submits an operation on every rank, and returns the error of each.
     std::vector<std::string> errors() {
         std::vector<Handle> handles;
         std::vector<std::string> errors;

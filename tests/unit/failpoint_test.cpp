@@ -1,5 +1,5 @@
-// Faults that are put in: how they are written, and when they happen. What comes of them is for
-// tests/faults.
+// Faults that are put in: how they are written, and when they happen. tests/faults covers their
+// effects.
 #include "base/failpoint.hpp"
 
 #include <guozhuang/error.hpp>

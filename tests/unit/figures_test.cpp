@@ -134,8 +134,8 @@ TEST_CASE("figure: staged and symmetric", "[figures]") {
                  }));
 }
 
-/// Two ranks on each of two hosts, one symbol per block. What goes across, in steps 1 and 2, does
-/// so between the two rounds.
+/// Two ranks on each of two hosts, one symbol per block. Messages between hosts, in steps 1 and 2,
+/// fall between the two rounds.
 Lines hierarchical_figure() {
     std::deque<Stages> hosts;
     std::deque<Switchboard> columns;

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What two ranks have after the handshake, each having begun with its own.
+/// Runs the handshake of two ranks, and returns the configuration of each after it.
 std::pair<base::Config, base::Config> agreed(const base::Config& of_rank0,
                                              const base::Config& of_rank1) {
     wire::InprocHub hub(2);

@@ -21,7 +21,7 @@ struct Job {
 };
 constexpr Job jobs[] = {{2, 1}, {2, 2}, {2, 3}, {2, 4}, {3, 1}, {3, 2}, {3, 3}, {4, 2}, {5, 2}};
 
-/// What each rank of a job has at hand: a host's ranks are neighbours.
+/// The channels of a rank: within its host, whose ranks have consecutive numbers, and across hosts.
 struct Group {
     ThreadGroup local;
     ThreadWire across;
@@ -80,8 +80,8 @@ TEST_CASE("two hosts of two ranks by hand: all end with the sums", "[hierarchica
     CHECK(groups[0].across.bytes() == 2 * sizeof(int));
 }
 
-/// What an allreduce must leave on every rank, added up in its order by one thread: block b of a
-/// tensor is in the ring of local rank b / hosts, and its block b % hosts.
+/// The result that an allreduce must leave on every rank, added up in its order by one thread:
+/// block b of a tensor is in the ring of local rank b / hosts, as its block b % hosts.
 template <class Format>
 BundleTensors<typename Format::Element> level_sum(const ByRank<typename Format::Element>& inputs,
                                                   const Job& job,
@@ -127,8 +127,8 @@ TEST_CASE("hierarchical order: each host's sum first, then those in ring order",
         hierarchical_allreduce(group, spans_of(tensors, rank), Sum<float>(),
                                /*within=*/Sum<float>(), whole);
     });
-    // Each local rank has three of the six blocks. Of each three the first is (1 - big) + big, the
-    // second (-big + big) + 1, the third (big + 1) - big.
+    // Each local rank has three of the six blocks, which are added up as (1 - big) + big,
+    // (-big + big) + 1 and (big + 1) - big.
     const BundleTensors<float> sums = {{0, 1, 0, 0, 1, 0}};
     CHECK(tensors == ByRank<float>{sums, sums, sums, sums, sums, sums});
     CHECK(level_sum<F32>(inputs, job, 1) == sums);  // what the sweeps compare with

@@ -18,7 +18,7 @@ using Ranks = std::vector<int>;
 
 namespace {
 
-/// Of ranks that lie on hosts as a test says and share no memory. Counts messages to other hosts.
+/// A transport between given hosts, without shared memory. Counts messages to other hosts.
 class SpreadTransport final : public test::ForwardingTransport {
 public:
     SpreadTransport(std::unique_ptr<wire::Transport> inner, const Ranks& hosts,
@@ -40,7 +40,7 @@ private:
     std::atomic<int>& crossings_;
 };
 
-/// What each rank has after one bundle of so many floats, and how many messages crossed.
+/// The numbers of each rank after one bundle, and how many messages crossed between hosts.
 struct Outcome {
     std::vector<std::vector<float>> numbers;
     int crossings = 0;

@@ -64,7 +64,7 @@ std::set<std::string> algorithms(const Job& job, std::int64_t count, bool in_a_s
     return found;
 }
 
-/// What averages of tensors of many sizes come to, one by one or as one group.
+/// Averages tensors of many sizes, one by one or as one group, and returns rank 0's bytes.
 std::vector<std::byte> averages(const Job& job, bool grouped) {
     std::vector<std::byte> all;
     run_ranks(

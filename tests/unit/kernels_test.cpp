@@ -93,7 +93,7 @@ void put_float(DType dtype, std::span<std::byte> elements, std::size_t i, double
     }
 }
 
-/// Of u64 the bits.
+/// A u64 is returned as its bits.
 std::int64_t integer_at(DType dtype, Elements elements, std::size_t i) {
     switch (dtype) {
         case DType::i8: return element<std::int8_t>(elements, i);

@@ -44,7 +44,7 @@ public:
         return std::ranges::all_of(
             walkers_, [](const Walker& walker) { return walker.bundle == bundles_of_each_set; });
     }
-    /// Whether what is common to two ranks was launched in one order: the sets that both are in.
+    /// Whether any two ranks launched the bundles of their common sets in the same order.
     bool agrees() const {
         for (std::size_t one = 0; one < size(); ++one)
             for (std::size_t other = 0; other < one; ++other)
@@ -53,7 +53,7 @@ public:
     }
 
 private:
-    /// What takes a rank through a set's log: at which bundle it is, and how far with that.
+    /// A rank's position in a set's log: its bundle, and how far it has come with that.
     struct Walker {
         Set set;
         std::size_t rank;

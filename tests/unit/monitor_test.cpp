@@ -61,7 +61,7 @@ private:
     base::ProcessId process_;
 };
 
-/// What a monitor says of an end, kept.
+/// The end of a process, as a monitor has told it.
 struct Ended {
     Monitor::WatchedProcess process;
     std::optional<int> status;

@@ -1,4 +1,4 @@
-// Which bundles NCCL can do with the results of the host.
+// Bundles for which NCCL gives the results of the host.
 #include "backends/device/nccl_path.hpp"
 
 #include <initializer_list>

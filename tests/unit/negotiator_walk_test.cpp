@@ -58,7 +58,7 @@ Description variant(const std::string& name, std::size_t which) {
     return description;
 }
 
-/// What kind of history it is.
+/// Parameters of a random history.
 struct Character {
     explicit Character(Random& random) {
         constexpr int degrees[] = {1, 2, 3, 4, 16};
@@ -121,11 +121,11 @@ public:
 
     const Negotiation& ranks() const { return ranks_; }
     std::size_t entries() const { return referee_.log().size(); }
-    /// What happened, a line per step, if tracing.
+    /// The steps so far, one per line; empty unless tracing.
     const std::string& trace() const { return trace_; }
 
 private:
-    /// What a rank has made up names from.
+    /// Counters of a rank: log entries looked at, and numbers for the names that it makes up.
     struct Own {
         std::size_t looked = 0, fresh = 0, unnamed = 0, joins = 0;
     };
@@ -186,8 +186,8 @@ private:
         look(rank);
     }
 
-    /// A rank quits, and that ends the log, whatever else goes on. What a rank has pending then is
-    /// what it knows to be unresolved.
+    /// A rank quits, and that ends the log, whatever else goes on. The requests that a rank has
+    /// pending then are those that it knows to be unresolved.
     void quit(int rank) {
         note("quit", rank, "");
         ranks_.quit(rank, "why");
@@ -295,7 +295,7 @@ private:
     std::string trace_;
 };
 
-/// What came of many walks.
+/// Totals over many walks.
 struct Walks {
     std::size_t runs = 0;
     std::size_t entries = 0;     ///< of the log, which were judged

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr int ranks = ranks_of_calls;
 
-/// What a rank contributes: `count` elements of 1, 2 ... by rank.
+/// A rank's contribution: `count` elements of 1, 2 ... by rank.
 std::vector<float> numbers_of(const Session& session, std::size_t count = 6) {
     return std::vector<float>(count, static_cast<float>(session.rank() + 1));
 }

@@ -11,8 +11,8 @@ namespace guozhuang::test {
 
 constexpr int ranks_of_calls = 2;
 
-/// What one rank does. In a step nothing allocates but the library, as far as possible, and one
-/// that has run out of memory can be done again.
+/// The calls of one rank. As far as possible only the library allocates in a step, and a step that
+/// has run out of memory can be done again.
 struct Call {
     std::vector<std::function<void()>> steps;
     std::function<void(Report&)> check = [](Report&) {};

@@ -1,4 +1,4 @@
-// What operations on devices keep alive may take long to go: nothing else waits for that.
+// Owners that device operations keep alive may take long to release: other operations do not wait.
 #include <atomic>
 #include <guozhuang/guozhuang.hpp>
 #include <string>

@@ -1,4 +1,4 @@
-// Which sums are the same bit for bit, whatever travels with them and however they travel.
+// Sums that are the same bit for bit, whatever travels with them and however they travel.
 #include <chrono>
 #include <cstring>
 #include <guozhuang/guozhuang.hpp>
@@ -17,8 +17,8 @@ using namespace guozhuang::test;
 
 namespace {
 
-/// What three ranks are left with that bring three times 1e8, 1 and -1e8: all the same. In f32 1e8
-/// is so big that adding 1 changes nothing.
+/// Sums of three ranks that contribute three times 1e8, 1 and -1e8. They are the same on all ranks.
+/// In f32 1e8 is so big that adding 1 changes nothing.
 std::vector<float> sums_of_big_and_small() {
     std::vector<float> sums[3];
     run_ranks(3, [&](Session& session) {

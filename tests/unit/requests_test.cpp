@@ -1,4 +1,4 @@
-// What a request asks for must fit the transport: refused on the caller, before anything is sent.
+// Requests that do not fit the transport are refused on the caller, before anything is sent.
 #include "api/requests.hpp"
 
 #include <algorithm>

@@ -32,7 +32,7 @@ struct Ending {
     std::optional<std::string> failure;  ///< the first error but a lack of memory: the job is over
 };
 
-/// What a program does next: later calls without a name, and one with.
+/// Later calls of a program, without a name, and one with.
 void go_on(Session& session, Report& report) {
     const auto own = static_cast<float>(session.rank() + 1);
     std::vector<float> numbers(3);
@@ -87,7 +87,7 @@ Ending live(Session& session, Report& report, const PublicCall& public_call,
     return ending;
 }
 
-/// What is wrong with the end of a job in which these ranks lacked memory.
+/// Says what is wrong with the end of a job in which these ranks lacked memory; else empty.
 std::string problem_of(std::span<const Ending> endings) {
     const bool is_over =
         std::ranges::any_of(endings, [](const auto& each) { return each.failure.has_value(); });

@@ -68,7 +68,7 @@ bool CoordinatorScarcity::has_struck() const noexcept {
     if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
     throw std::bad_alloc();
 }
-// What std::stable_sort takes its memory from, to be given back to the operators below.
+// std::stable_sort allocates here, and frees by the operators below.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
     return std::malloc(bytes > 0 ? bytes : 1);
 }
@@ -78,7 +78,7 @@ bool CoordinatorScarcity::has_struck() const noexcept {
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
     std::free(memory);
 }
-// What the host fake allocates from: no machine has more than this.
+// The host fake allocates here: no machine has more than `most` bytes.
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
                                      const std::nothrow_t&) noexcept {
     constexpr auto most = std::size_t{1} << 48;

@@ -21,13 +21,13 @@ using namespace guozhuang::test;
 
 namespace {
 
-/// That of the Error that the act ends with, if it does.
+/// The code of the Error that the act throws, if it does.
 std::optional<ErrorCode> code_of(const std::function<void()>& act) {
     const auto error = error_of(act);
     return error ? std::optional(error->code()) : std::nullopt;
 }
 
-/// What the system says of a thread of this process behind that key.
+/// The value behind `key` in the system's status of a thread of this process.
 std::string status_of(const std::filesystem::path& task, const std::string& key) {
     std::ifstream file(task / "status");
     for (std::string line; std::getline(file, line);)
@@ -117,7 +117,7 @@ TEST_CASE("a session that is moved goes on") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               Session moved(std::move(session));
               report.expect(moved.size() == 2, "the new one");
-              // What is left of the old one answers with an error.
+              // The moved-from session answers with an error.
               // NOLINTNEXTLINE(bugprone-use-after-move)
               expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { session.size(); });
               int one = 1;

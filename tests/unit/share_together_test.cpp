@@ -22,13 +22,13 @@ namespace {
 constexpr int ranks = 4, nobody = -1;
 constexpr std::size_t bytes = 100;
 
-/// What goes wrong, and on which rank.
+/// Faults of a scene, each with its rank.
 struct Scene {
     int refuses = nobody, cannot_offer = nobody, cannot_attach = nobody;
     int takes_no_part = nobody;
 };
 
-/// What a rank has seen of it.
+/// The outcome on one rank.
 struct Seen {
     std::optional<wire::SharingFailure> failure;
     bool has_attached = false;

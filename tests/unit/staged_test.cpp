@@ -195,7 +195,7 @@ TEST_CASE("allreduce in place of tensors whose ends are private sums in tree ord
     CHECK(mismatches_over_sizes<HalfLike>(in_place_but_the_ends) == none);
 }
 
-/// Of every second tensor all but the ends, and nothing of the others.
+/// Opens every second tensor except its ends, and none of the others.
 void in_place_here_and_there(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
                              std::size_t segment_bytes) {
     std::vector<std::span<std::byte>> open;
@@ -233,7 +233,7 @@ TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {
     CHECK(mismatches_over_sizes<HalfLike>(symmetric) == none);
 }
 
-/// What rank `from` has for rank `to`: bytes that no other pair has at the same place.
+/// The parcel of rank `from` for rank `to`: bytes that no other pair has at the same place.
 std::vector<std::byte> parcel(int from, int to, std::size_t bytes) {
     std::vector<std::byte> content(bytes);
     for (std::size_t i = 0; i < bytes; ++i)

@@ -22,7 +22,7 @@ void require(bool holds, const char* what) {
     if (!holds) throw std::runtime_error(what);
 }
 
-/// What each rank of a job finds of its set's stages, the world's (context 0) or another's.
+/// Checks, on each rank of a job, the stages of a set: the world (context 0) or another.
 void look_at_stages(wire::Transport& transport, std::uint16_t context) {
     std::vector<int> group_ranks(static_cast<std::size_t>(transport.size()));
     std::iota(group_ranks.begin(), group_ranks.end(), 0);

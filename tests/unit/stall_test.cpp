@@ -189,10 +189,10 @@ TEST_CASE("with more pending than a rank can publish nobody is accused who has s
 
 namespace {
 
-/// What operations of a job's ranks end with.
+/// How operations of a job's ranks end.
 class Ends {
 public:
-    /// Notes what this one ends with: the text of an Error(timeout), or what else.
+    /// Runs the act and notes its end: the text of an Error(timeout), or the name of another end.
     template <class Act>
     void of(Act&& act) {
         const auto error = error_of(act);

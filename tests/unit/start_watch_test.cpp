@@ -1,5 +1,5 @@
-// Which rank of which job a process is, as launchers say it. What comes of a rank that makes no
-// session is for tests/faults.
+// The rank and job of a process, as launchers give them. tests/faults covers a rank that makes no
+// session.
 #include "wire/start_watch.hpp"
 
 #include "support/runner/catch.hpp"

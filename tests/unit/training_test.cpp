@@ -21,7 +21,7 @@ std::vector<double> trained(int ranks, int passes, int steps) {
     return values[0];
 }
 
-/// What a step of the optimizer leaves in the gradients of one rank.
+/// Parameters of one rank, and their gradients.
 struct Accumulation {
     std::vector<float> a = {1}, b = {2}, gradient_a = {1}, gradient_b = {2};
     std::vector<Parameter> parameters() { return {{"a", a, gradient_a}, {"b", b, gradient_b}}; }

@@ -13,11 +13,11 @@ using namespace guozhuang::test;
 
 namespace {
 
-/// What happened in a job, in the order in which it did. No lock: only one rank runs at a time.
+/// Events of a job, in their order. No lock: only one rank runs at a time.
 using Trace = std::vector<std::string>;
 
-/// Allreduces that every rank submits in an order of its own and waits for in another; the trace
-/// says when each was submitted and complete, where.
+/// Allreduces that every rank submits in an order of its own, and waits for in that order; the
+/// trace says where and in which order each began and ended.
 void traced_allreduces(Session& session, Trace& trace, Numbers& own) {
     constexpr std::size_t operations = 4;
     std::vector<std::vector<float>> numbers(operations, std::vector<float>(100, 1));
@@ -53,7 +53,7 @@ std::pair<std::string, Trace> run_in_turns(int ranks, std::uint64_t turns) {
     return {std::move(problems), std::move(trace)};
 }
 
-/// So many seeds at every number of ranks; a quarter of them twice.
+/// Runs `seeds` seeds at every number of ranks, a quarter of them twice.
 void check_turns(std::uint64_t seeds) {
     for (const int ranks : {2, 3, 4}) {
         std::set<Trace> orders;
@@ -85,7 +85,7 @@ void work_that_may_fail(MaybeFail&& maybe_fail) {
     barrier({.name = "after all"});
 }
 
-/// What each rank's part of a job ends with, in which one rank throws "mine" at that point.
+/// The error of each rank in a job in which one rank throws "mine" at that point.
 std::vector<std::string> ends_where_one_fails(int ranks, int victim, std::uint64_t failing_point,
                                               std::uint64_t turns) {
     std::vector<std::string> ends(static_cast<std::size_t>(ranks));

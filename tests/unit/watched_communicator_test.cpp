@@ -17,7 +17,7 @@ using backends::WatchedCommunicator;
 
 namespace {
 
-/// What has happened to a communicator, which may be gone.
+/// State of a fake communicator. It may outlive the communicator.
 struct Story {
     std::atomic<bool> is_connected = true, has_failed = false, is_stuck = false;
     std::atomic<int> inside = 0, looks = 0;

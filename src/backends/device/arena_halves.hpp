@@ -25,7 +25,7 @@ public:
     int rank() const noexcept { return arenas_->rank(); }
     int ranks() const noexcept { return arenas_->ranks(); }
     PeerWords& words() const noexcept { return arenas_->words(); }
-    /// Of a half: whole cache lines.
+    /// Size of a half in bytes: whole cache lines.
     std::size_t bytes() const { return arenas_->of(rank()).size() / 2 / line_bytes * line_bytes; }
     std::span<std::byte> of(int rank, std::size_t half) const {
         return arenas_->of(rank).subspan(half * bytes(), bytes());
@@ -54,7 +54,7 @@ private:
     std::atomic<std::uint32_t> chunks_{0};
 };
 
-/// What a path enqueues for a bundle that goes through the arenas.
+/// Enqueues the work of a bundle that goes through the arenas.
 struct ArenaWork : BundleWork {
     ArenaWork(const ArenaHalves& through, const engine::Bundle& given, device::Stream& on)
         : BundleWork{through.driver(), given, on},

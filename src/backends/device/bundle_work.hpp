@@ -8,7 +8,8 @@
 
 namespace guozhuang::backends {
 
-/// What paths enqueue for a bundle on its stream; nothing where there are no elements.
+/// Enqueues copies and reductions of a bundle on its stream. A reduction without elements enqueues
+/// nothing.
 struct BundleWork {
     using Copies = std::vector<device::Copy>;
 

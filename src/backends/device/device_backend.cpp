@@ -40,8 +40,8 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
     return *staged_;
 }
 
-/// What a path has taken of the device's memory, NCCL's included. Others may have allocated or
-/// freed memory meanwhile.
+/// Says how much device memory a path has taken, NCCL's included. It compares free memory before
+/// and after, so the number is wrong if others have allocated or freed memory meanwhile.
 std::string DeviceBackend::describe_use(std::optional<std::size_t> free_before) const {
     const auto free = of_.maker.driver->free_memory(of_.maker.device);
     if (!free_before || !free || *free >= *free_before) return {};

@@ -16,8 +16,8 @@
 namespace guozhuang::backends {
 
 /// Moves a process set's tensors on a device. With the first bundle the ranks tell each other where
-/// their devices are, and try and choose the path that bundles take from then on. What that one
-/// does not move takes the staged one.
+/// their devices are, try the possible paths, and choose the one for all bundles. A bundle that
+/// this path cannot move takes the staged path.
 class DeviceBackend final : public engine::StreamBackend {
 public:
     struct Dependencies {
@@ -50,7 +50,7 @@ private:
     /// Ended after the maker, whose thread uses them. They use what the maker owns, but not to end.
     Paths paths_;
     PathMaker maker_;
-    // Of the thread that drives.
+    // Used only by the thread that drives.
     Path* chosen_ = nullptr;  ///< null before the first bundle
     Path* staged_ = nullptr;  ///< for what that one does not move; null until it is needed
 };

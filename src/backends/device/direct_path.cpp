@@ -57,7 +57,7 @@ struct DirectPath::WithResults : ArenaWork {
     std::size_t chunks() const noexcept { return fragments.size(); }
     void finish(std::size_t, std::size_t) const {}
 
-    /// visit(fragment, first): with where it lies in what is for one reader.
+    /// Calls visit(fragment, first) for each; `first` is its offset in the part for one reader.
     template <class Visit>
     void for_each_fragment(std::size_t chunk, Visit&& visit) const {
         std::size_t first = 0;
@@ -66,7 +66,7 @@ struct DirectPath::WithResults : ArenaWork {
             first += room_for(fragment);
         }
     }
-    /// Of the entry's tensor, for these rows each.
+    /// Cuts the entry's tensor into parts of these numbers of rows.
     std::vector<std::span<std::byte>> parts_of(std::size_t entry,
                                                std::span<const std::int64_t> counts) const {
         const auto& tensor = bundle.entries[entry].tensor;

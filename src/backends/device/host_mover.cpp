@@ -92,8 +92,9 @@ std::shared_ptr<HostMover::Load> HostMover::next_load() {
     return nullptr;
 }
 
-/// What was copied in after a path was released may be rubbish, which no message is to take to
-/// other ranks: then the end of the job is waited for.
+/// Whether a stream has copied the chunk in. False once a path was released: the chunk may then
+/// hold garbage, which must not reach other ranks, so the mover waits for the end of the job, which
+/// throws.
 bool HostMover::is_copied_in(std::uint32_t chunk) const {
     if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
     if (released_ || stopped_) throw Error(ErrorCode::aborted, "the session has ended");

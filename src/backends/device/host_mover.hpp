@@ -26,19 +26,20 @@ public:
         int device = 0;  ///< its index
         base::Doorbell& doorbell;
         base::WaitSettings wait;
-        /// Of the process set. When one of them was released nothing is moved any more, since what
-        /// streams copy in may be rubbish.
+        /// The paths of the process set. Once one of them was released, no chunk is moved any more,
+        /// since streams may copy in garbage.
         const Paths& paths;
-        /// Keeps alive what the backends and the doorbell are of.
+        /// Keeps the owner of the backends and the doorbell alive.
         std::shared_ptr<void> owner;
     };
-    /// What is moved at once: a part of a bundle, as a bundle of host tensors.
+    /// A part of a bundle that is moved at once, as a bundle of host tensors.
     struct Chunk {
         std::vector<TensorView> tensors;
         std::vector<Result> results;
         engine::Bundle bundle;
     };
-    /// A bundle on its way through pinned memory. What it refers to outlives the thread.
+    /// A bundle on its way through pinned memory. The backend and the pinned memory must outlive
+    /// the thread.
     struct Load {
         std::shared_ptr<engine::StreamBundle> bundle;
         std::vector<Chunk> chunks;

@@ -45,8 +45,9 @@ public:
     /// Its bundle has been launched, or never will be. True as for agree().
     bool end(Set set) noexcept;
 
-    /// Of a bundle whose kernels wait on the stream's device for those of other ranks: such bundles
-    /// exclude each other there, because it may have no room for the kernels of both.
+    /// Enclose the enqueuing of a bundle whose kernels wait for kernels of other ranks. On one
+    /// device this rank runs such bundles one after the other, because the device may have no room
+    /// for the kernels of two.
     void begin_alone(device::Stream& stream);
     void end_alone(device::Stream& stream);
 
@@ -60,7 +61,7 @@ private:
     mutable base::Mutex mutex_;
     std::uint64_t sets_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::uint64_t highest_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
-    /// Of the bundles that this rank has come to and not launched.
+    /// Numbers of the bundles that this rank has come to and not launched, proposed or agreed.
     std::map<Set, std::uint64_t> numbers_ GUOZHUANG_GUARDED_BY(mutex_);
     /// By device: the end of the last one there.
     std::map<int, std::shared_ptr<const device::Event>> alone_ GUOZHUANG_GUARDED_BY(mutex_);

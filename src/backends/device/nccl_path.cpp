@@ -16,8 +16,8 @@ namespace {
 
 using protocol::OperationKind;
 
-/// What is larger is moved where it lies; of what is smaller, so much is moved at once. The same on
-/// all ranks.
+/// Tensors above `small_bytes` are moved in place, one by one; smaller ones are moved together, up
+/// to `round_bytes` per round. All ranks must use the same values.
 constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::size_t{4} << 20;
 
 /// How long NCCL may take to abort a communicator.
@@ -38,7 +38,7 @@ bool is_reduction(OperationKind operation) noexcept {
     return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
 }
 
-/// Those that follow each other in memory as one.
+/// Joins tensors that follow each other in memory.
 std::vector<std::span<std::byte>> runs_of(std::span<const std::span<std::byte>> tensors) {
     std::vector<std::span<std::byte>> runs;
     for (const auto& tensor : tensors) {

@@ -14,8 +14,8 @@ namespace guozhuang::backends {
 /// How a chunk's fragments of tensors in place lie in memory of its own: one after the other, each
 /// on whole cache lines, so alike on all ranks, wherever their tensors are.
 struct Packing {
-    /// A fragment. Those that touch stay apart: no copy of CUDA's may reach from one allocation
-    /// into the next.
+    /// A fragment. Fragments that touch are copied separately: a CUDA copy must not reach from one
+    /// allocation into the next.
     struct Copy {
         DType dtype = DType::f32;
         std::span<std::byte> tensor;
@@ -47,7 +47,7 @@ public:
 
     std::size_t chunks() const noexcept { return packings_.size(); }
     std::span<const Packing::Run> runs(std::size_t chunk) const { return packings_[chunk].runs; }
-    /// Of memory for the chunk.
+    /// Bytes of memory that the chunk needs.
     std::size_t bytes(std::size_t chunk) const {
         const auto& last = packings_[chunk].runs.back();
         return last.first + last.bytes;

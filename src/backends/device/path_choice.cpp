@@ -59,7 +59,7 @@ std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions
 
 }  // namespace
 
-/// What the CUDA C++ Programming Guide says of the variable.
+/// Default and limits of CUDA_DEVICE_MAX_CONNECTIONS as in the CUDA C++ Programming Guide.
 int cuda_queues() {
     constexpr int usual = 8;
     const auto asked =

@@ -49,7 +49,8 @@ public:
     /// `paths`: those of the set that are in use; they outlive this.
     PathMaker(Dependencies dependencies, const Paths& paths);
 
-    /// What the choice of a path depends on. Loads NCCL if the conditions allow for it.
+    /// Describes this rank's device and NCCL, by which the ranks choose a path. Loads NCCL if the
+    /// conditions allow it.
     RankDevice own_device(const PathConditions& conditions);
     /// Tries a candidate: collective, and the same on all ranks. Throws what ends the job.
     PathOrReason try_to_make(base::DevicePath path, const RankExchange& exchange);
@@ -71,8 +72,8 @@ private:
     const Dependencies of_;
     const Paths& paths_;
     const Results results_;
-    /// That have been tried. Those of a path that was refused are kept, too: the thread that drives
-    /// must not free memory of a device, which may wait for the trainer's work there.
+    /// All arenas that have been tried, also for a path that was refused: freeing device memory may
+    /// wait for the trainer's work there, so the thread that drives must not do it.
     std::vector<std::shared_ptr<PeerArenas>> arenas_;
     device::Nccl* nccl_ = nullptr;      ///< null if there is none
     std::unique_ptr<HostMover> mover_;  ///< null until it is needed

@@ -17,9 +17,9 @@
 
 namespace guozhuang::backends {
 
-/// Memory of each rank of a process set on its device, which the streams of other ranks reach: of
-/// all, or of some. The ranks' devices need not differ, nor their processes. What it has is given
-/// back in the end only, since for that a device may wait for all its work.
+/// Device memory of each rank of a process set, which the streams of all or some other ranks reach.
+/// Ranks may share a device or a process. No memory is released before the destructor, because
+/// releasing it may wait for all work of the device.
 class PeerArenas {
 public:
     struct Dependencies {
@@ -38,8 +38,8 @@ public:
     PeerArenas(const PeerArenas&) = delete;
     PeerArenas& operator=(const PeerArenas&) = delete;
 
-    /// Collective; ends alike on all ranks. Tries that each reaches the arenas that it is to reach.
-    /// Throws what ends the job. No other function may be called before it has succeeded.
+    /// Collective; ends alike on all ranks. Checks that each rank reaches the arenas that it must
+    /// reach. Throws what ends the job. No other function may be called before it has succeeded.
     std::optional<wire::SharingFailure> share();
 
     /// As this rank's device reaches it.

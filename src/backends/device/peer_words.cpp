@@ -76,7 +76,7 @@ public:
     }
 
 private:
-    /// Those of this process that have been created, by their nonces.
+    /// The pages that this process has created, by their nonces.
     static std::map<std::uint64_t, std::weak_ptr<Page>>& pages() {
         static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Page>>;
         return all;

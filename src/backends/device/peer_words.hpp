@@ -20,8 +20,8 @@ enum class Phase : std::uint8_t {
 };
 
 /// Words by which the streams of ranks of one host meet, whatever their devices: in memory of the
-/// host that all ranks have mapped. A word has one writer and one waiter, so a rank that lets its
-/// own streams go lets no other's go.
+/// host that all ranks have mapped. A word has one writer and one waiter, so a rank that releases
+/// its own streams releases no other rank's.
 class PeerWords {
 public:
     static constexpr int most_ranks = 16;
@@ -34,9 +34,10 @@ public:
     /// called before it has succeeded.
     std::optional<wire::SharingFailure> share();
 
-    /// What the device refuses of words is thrown here, or keeps the stream from going on.
+    /// Enqueues a write of a word and a wait for it. If the device cannot use the words, this
+    /// throws, or the stream never gets past them.
     void try_on(device::Stream& stream);
-    /// A stream has come to a phase for the so-manieth time.
+    /// The `time`-th arrival of a stream at a phase.
     struct Moment {
         Phase phase;
         std::uint32_t time;
@@ -44,23 +45,24 @@ public:
     /// Tells all other ranks that the stream has come to `own`, if there is one, then makes it wait
     /// until theirs have come to `others`, likewise.
     void meet(device::Stream& stream, std::optional<Moment> own, std::optional<Moment> others);
-    /// The one or the other, with one other rank.
+    /// The two halves of meet(), with one other rank.
     void announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
     void wait_for(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
 
-    /// Lets this rank's streams run on, whatever they wait for, up to the so-manieth time. What
-    /// they do is rubbish then, which the other ranks' streams may take for data: was_released()
-    /// says so to all before. A peer may undo it, who does not know it yet: so again and again.
+    /// Unblocks this rank's streams: sets every word that they may wait for to a value beyond
+    /// `time`. They then compute garbage, which other ranks' streams may take for data, so
+    /// was_released() becomes true on all ranks first. Call it repeatedly: a peer that does not
+    /// know yet may overwrite a word.
     void release(std::uint32_t time) noexcept;
     bool was_released() const noexcept;
 
-    /// Threads meet here: counted are the ranks that have come.
+    /// How many ranks have come to each step; their threads wait there for all ranks.
     std::atomic<std::uint32_t>& have_opened() noexcept;
     std::atomic<std::uint32_t>& have_tried() noexcept;
     std::atomic<std::uint32_t>& have_checked() noexcept;
     std::atomic<std::uint32_t>& have_closed() noexcept;
 
-    /// For who cannot say that the device is done with it.
+    /// The page, for an owner that must keep it because the device may still use it.
     std::shared_ptr<const void> memory() const noexcept { return page_; }
 
 private:

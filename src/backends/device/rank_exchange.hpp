@@ -12,13 +12,14 @@
 
 namespace guozhuang::backends {
 
-/// What the ranks of a process set tell each other while they choose a path.
+/// Gathers small values from all ranks of a process set, to choose a path or to order launches.
 struct RankExchange {
     int rank = 0, ranks = 1;  ///< this one's in the set, and how many that has
-    /// As many bytes of every rank, by rank. Collective. Throws what ends the job.
+    /// Returns the bytes of all ranks, by rank; every rank gives equally many. Collective. Throws
+    /// what ends the job.
     std::function<std::vector<std::byte>(std::span<const std::byte>)> gather_bytes;
 
-    /// Of plain bytes.
+    /// Returns the values of all ranks, by rank. A T is sent as plain bytes.
     template <class T>
     std::vector<T> gather(const T& own) const {
         static_assert(std::is_trivially_copyable_v<T>);
@@ -32,7 +33,7 @@ struct RankExchange {
 /// In the group, by messages of the host, with the policy of the bundle. `driving` moves them.
 RankExchange exchange_for(const engine::Bundle& bundle, const wire::Group& group,
                           engine::Backend& driving);
-/// In the group, by messages of its own. What the group refers to must outlive it.
+/// In the group, by messages of its own. The transport and the ranks of the group must outlive it.
 RankExchange exchange_among(const wire::Group& group);
 
 }  // namespace guozhuang::backends

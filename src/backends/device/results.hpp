@@ -14,8 +14,8 @@ namespace guozhuang::backends {
 /// The same operation, on host tensors that are still to come.
 engine::Bundle on_host(const engine::Bundle& bundle);
 
-/// What a path needs to know before it can enqueue operations that have results: how large these
-/// are, and where they go. By the thread that drives.
+/// Finds the sizes of results and memory for them, before a path enqueues the operation. Called by
+/// the thread that drives.
 class Results {
 public:
     struct Dependencies {
@@ -27,13 +27,14 @@ public:
     };
     explicit Results(Dependencies dependencies) : of_(std::move(dependencies)) {}
 
-    /// Of each entry's result, how many rows come from each rank; nothing for operations in place.
+    /// Rows of each entry's result, by the rank that they come from; a reduce_scatter has one
+    /// number, the rows of this rank. Empty for operations in place.
     std::vector<std::vector<std::int64_t>> rows_of(const engine::Bundle& bundle) const;
     /// Returns the result's memory on the device: the caller's output if it fits, or memory that
     /// the result gets.
     std::span<std::byte> memory_for(const engine::BundleEntry& entry,
                                     std::span<const std::int64_t> rows) const;
-    /// By group rank, what each rank of the set has in `own`: as many numbers on each.
+    /// Returns the `own` of all ranks, by group rank; every rank gives equally many numbers.
     std::vector<std::int64_t> gather(const engine::Bundle& bundle,
                                      std::vector<std::int64_t> own) const;
 

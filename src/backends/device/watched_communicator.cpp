@@ -159,7 +159,8 @@ void WatchedCommunicator::end() noexcept {
     communicator_.reset();
 }
 
-/// What is on its way on other ranks may still need this one's part of NCCL.
+/// Other ranks' operations may still need this rank's part of NCCL, so it waits for those ranks, up
+/// to `most_time_together`.
 void WatchedCommunicator::end_together() try {
     auto& communicator = *communicator_;
     communicator.finalize();

@@ -16,7 +16,8 @@
 namespace guozhuang::backends {
 namespace {
 
-// What a set's stage takes at most for each of its hosts, up to four: there may be many sets.
+// A set's stage has at most this many bytes for each of its hosts, counting up to four hosts: there
+// may be many sets.
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;
 
 /// A stage of a set other than the world, on this many hosts.

@@ -18,8 +18,8 @@ int attribute(cudaDeviceAttr which, int device) {
     return value;
 }
 
-/// What CUDA answers where nothing in the plugin runs on the device: no code for it, and none for
-/// an older one that the NVIDIA driver could translate.
+/// Whether the error means that the plugin has no code for the device, nor PTX that the NVIDIA
+/// driver could translate.
 bool means_no_code(cudaError_t status) {
     return status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction ||
            status == cudaErrorUnsupportedPtxVersion;

@@ -11,11 +11,11 @@
 
 namespace guozhuang::device {
 
-/// What the process keeps of one device. It lives as long as the process, since streams and events
-/// refer to it. Thread-safe.
+/// State of one device in this process. Never destroyed, since streams and events refer to it.
+/// Thread-safe.
 class CudaDevice {
 public:
-    /// Reads attributes only. What makes a context is the first use().
+    /// Reads attributes only. The first use() makes the context.
     explicit CudaDevice(int index);
 
     int index() const noexcept { return index_; }

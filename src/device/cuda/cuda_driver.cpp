@@ -162,8 +162,8 @@ void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, const Fi
     const auto here = cuda.device().use();
     const auto processors = cuda.device().processors();
     std::vector<Copy> rest(copies.begin(), copies.end());
-    // What is alone, or fills the device by itself, gains nothing from a kernel, unless it is
-    // finished, by a kernel for each dtype.
+    // A single copy, or one that fills the device by itself, gains nothing from a kernel. Copies to
+    // be finished need one, which handles one dtype.
     if (!finish.is_identity()) {
         std::ranges::stable_sort(rest, {}, &Copy::dtype);
     } else {

@@ -4,8 +4,8 @@
 
 namespace guozhuang::device {
 
-/// What CUDA's runtime does not have, or does only after it has made a context on device 0 (some
-/// 500 MB of device memory) for a thread that had none.
+/// Functions that the CUDA runtime lacks, or for which it first makes a context on device 0 (some
+/// 500 MB of device memory) in a thread that has none.
 struct DriverFunctions {
     PFN_cuCtxGetCurrent_v4000 get_context = nullptr;
     PFN_cuCtxSetCurrent_v4000 set_context = nullptr;

@@ -8,9 +8,9 @@
 
 namespace guozhuang::device {
 
-/// CUDA's events of one device, which are made once and used again: making and destroying them
-/// takes locks of the driver's. What waits for an event on a stream keeps waiting for the work that
-/// it was recorded after, whatever it is used for next. Never destroyed. Thread-safe.
+/// CUDA events of one device, reused because creating and destroying them takes locks of the
+/// driver. A stream's wait for an event refers to the recording at the time of the call, so the
+/// event can be recorded again for other work. Never destroyed. Thread-safe.
 class EventPool {
 public:
     /// An event that nobody else has. The device is current.

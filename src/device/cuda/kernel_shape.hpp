@@ -5,8 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <unordered_map>
 
-/// What the kernels have in common: bound by memory, they access 16 bytes at a time where addresses
-/// allow it, with enough blocks to fill the device.
+/// The shape of all kernels: bound by memory, they access 16 bytes at a time where addresses allow
+/// it, with enough blocks to fill the device.
 namespace guozhuang::device {
 
 inline constexpr unsigned threads_per_block = 256;

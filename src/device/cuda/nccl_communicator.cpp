@@ -13,7 +13,8 @@ cudaStream_t native(Stream& stream) {
     return static_cast<cudaStream_t>(stream.ref().native);
 }
 
-/// What is_in_nccl() leaves. A boolean is 0 or 1, so its minimum is "and" and its maximum "or".
+/// NCCL's type for a dtype that is_in_nccl() allows. A boolean is 0 or 1, so its minimum is "and"
+/// and its maximum "or".
 ncclDataType_t type_of(DType dtype) {
     switch (dtype) {
         case DType::i8: return ncclInt8;

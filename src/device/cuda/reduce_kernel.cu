@@ -34,8 +34,8 @@ struct Product {
             return a * b;
     }
 };
-/// Of floats where neither is less: the same number, zeros of which either may be negative (-0 is
-/// below +0), or NaN, which the sum then is.
+/// If neither float is less, they are equal (then -0 counts as below +0), or one is NaN, and so is
+/// the result, their sum.
 struct Min {
     template <class T>
     static __device__ T apply(T a, T b) {
@@ -108,8 +108,8 @@ private:
     Partial digits_[digits][lanes];
 };
 
-/// Of how many inputs packs are under way. With four of 16-bit integers, CUDA 13 spills for compute
-/// capability 10.0 and 12.0.
+/// The number of inputs whose packs a thread loads at the same time. With four inputs of 16-bit
+/// integers, CUDA 13 spills registers for compute capability 10.0 and 12.0.
 template <class T>
 constexpr unsigned read_at_once = std::is_integral_v<T> && sizeof(T) == 2 ? 2 : 4;
 

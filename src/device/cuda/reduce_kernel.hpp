@@ -10,7 +10,7 @@
 
 namespace guozhuang::device {
 
-/// What Driver::reduce gets, checked: one element at least.
+/// Checked arguments of Driver::reduce, with at least one element.
 struct ReduceLaunch {
     const Reduction& reduction;
     std::span<const std::span<std::byte>> outputs;

@@ -23,7 +23,7 @@ namespace guozhuang::device {
 namespace {
 
 constexpr std::align_val_t alignment{256};
-/// What memory holds at first: NaNs in every floating dtype.
+/// Initial contents of memory: NaNs in every floating dtype.
 constexpr std::byte undefined{0xff};
 
 class FakeEvent final : public Event {

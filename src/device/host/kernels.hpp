@@ -12,9 +12,9 @@
 // `into` may be one of the operands (the same span); it must not overlap them otherwise.
 //
 // Integer sums and products wrap modulo 2^bits, also the sum that an average divides: callers widen
-// integers first (averages_in_i64). Floating min and max propagate NaN from either side
-// and put -0 below +0, so the order of the operands does not matter. Which of two NaNs a sum or
-// product returns is undefined.
+// integers first (averages_in_i64). Floating min and max propagate NaN from either side and put -0
+// below +0, so the order of the operands does not matter. A sum or product of two NaNs returns
+// either of them.
 
 namespace guozhuang::device {
 

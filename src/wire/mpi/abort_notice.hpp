@@ -12,8 +12,9 @@
 
 namespace guozhuang::wire::mpi {
 
-/// What one host tells another when it ends the job. Sent as plain bytes, without the envelope of
-/// control messages, because it must still work where a control channel has failed.
+/// Notice that the job has ended, and why, for ranks whose doorbell the sender cannot ring. Sent as
+/// plain bytes, without the envelope of control messages, because it must still work where a
+/// control channel has failed.
 struct AbortNotice {
     std::int32_t culprit = -1;
     std::int32_t code = 0;  ///< an ErrorCode

@@ -23,7 +23,7 @@ namespace {
 
 constexpr auto time_to_link = std::chrono::seconds(5);
 
-/// What each rank of the communicator gives, by rank: plain bytes.
+/// Gathers a value from each rank of the communicator, by rank, as plain bytes.
 template <class T>
 std::vector<T> gather(MPI_Comm communicator, const T& mine) {
     int size = 0;
@@ -63,7 +63,7 @@ std::vector<Monitor::WatchedProcess> others_of(MPI_Comm host_comm, const Host& h
     return others;
 }
 
-/// What came of making something that this rank wishes to have.
+/// Result of making something that this rank can do without: the object, or why there is none.
 template <class T>
 struct Attempt {
     std::optional<T> made;
@@ -79,8 +79,8 @@ auto attempt(Make&& make) -> Attempt<decltype(make())> {
     }
 }
 
-/// What the first rank of a host says of itself to those of the hosts before and after it: plain
-/// bytes.
+/// The first rank of a host sends this to the first ranks of the hosts before and after it, as
+/// plain bytes.
 struct Introduction {
     base::ProcessId process = {};
     std::array<char, 256> host{};

@@ -14,7 +14,7 @@ namespace guozhuang::wire::mpi {
 /// The size of a rank's stage, where it shares memory.
 inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 
-/// Which ranks share this rank's host, and what they share.
+/// This rank's host: the ranks on it, and what they share.
 struct Host {
     topology::Topology topology = {};
     int hosts = 1;                                ///< how many there are
@@ -32,38 +32,36 @@ struct Host {
     std::vector<int> without_threads;  ///< the ranks that may not call MPI on any thread
 };
 
-/// Whom this rank tells of the end of the job: every rank that it cannot ring for. Of a death on
-/// this host its other ranks tell too: so if all hosts have memory in which their ranks tell each
-/// other, one rank of each other host will do. Where somebody of another host has died, those of
-/// that host know or are dead themselves.
+/// Ranks to send an abort notice to: those whose doorbell this rank cannot ring. After a death on
+/// this host its other ranks send notices too, so one rank of each other host is enough if all
+/// hosts have shared memory to spread the news. After a death on another host, its ranks get none:
+/// they know, or are dead themselves.
 std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause);
 
-/// All whose end this rank notices by itself.
+/// Processes whose end this rank notices by itself.
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host);
 
-/// Of a rank that has ended too early: that it has died, or why it has left. `theirs`: null where
-/// it cannot be seen.
+/// How a rank has ended too early: it has died, or has left for a reason. `theirs`: its activity,
+/// null if this rank cannot see it.
 struct EarlyEnd {
     std::string text;
     ErrorCode code;
 };
 EarlyEnd describe_end(const Monitor::End& end, const trace::Activity* theirs);
 
-/// Where a rank says what it does; null where that cannot be seen: without shared memory, or on
-/// another host.
+/// Where a rank writes what it is doing; null without shared memory, or for a rank of another host.
 trace::Activity* activity_of(Host& host, int rank);
-/// What another rank does; empty where that cannot be seen: without shared memory, or on another
-/// host.
+/// Reads what a rank is doing; empty without shared memory, or for a rank of another host.
 std::optional<trace::RankStatus> look_at(Host& host, int rank);
 
-/// Throws Error(unavailable): what these ranks share demands that MPI may be called on any thread,
-/// and on some of them it may not.
+/// Throws Error(unavailable): the ranks do not all share memory, so each must be allowed to call
+/// MPI on any thread, and some are not.
 [[noreturn]] void refuse_threads(const Host& host);
 
-/// Finds out; collective over `world`, blocking. `threads`: whether this rank may call MPI on any
-/// thread. Of the configuration, shared_memory and simulated_host count. Throws Error(wire). A rank
-/// of the host, or a linked one, that dies meanwhile ends this process: nothing else ends a call of
-/// MPI that waits for it.
+/// Collective over `world`, blocking. `threads`: whether this rank may call MPI on any thread.
+/// Reads shared_memory and simulated_host of the configuration. Throws Error(wire). If a rank of
+/// the host, or a linked one, dies meanwhile, this process ends: nothing else ends an MPI call that
+/// waits for the dead rank.
 Host discover_host(MPI_Comm world, const base::Config& config, bool threads);
 
 }  // namespace guozhuang::wire::mpi

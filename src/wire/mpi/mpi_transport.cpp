@@ -264,10 +264,10 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
     return true;
 }
 
-/// Receives that have not begun are cancelled. Others, and sends, may never end (MPI_Cancel of a
-/// long send does not complete on Open MPI 4.1): they keep their memory. What it needs is not
-/// allocated, since a lack of memory may be what ends the job. If a rank of another host has died,
-/// this ends the process; on the host of a death the monitors do that.
+/// Cancels receives that have not begun. Others, and sends, may never end (MPI_Cancel of a long
+/// send does not complete on Open MPI 4.1): they keep their memory. Cancelling allocates nothing,
+/// since a lack of memory may be what ends the job. With exit_on_death, this ends the process after
+/// a timeout, or if a rank of another host has died; on the host of a death the monitors do that.
 bool MpiTransport::abandon() noexcept {
     regions()->remove_all();
     const auto culprit = base::culprit_of_death(doorbell());

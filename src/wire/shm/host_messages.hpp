@@ -16,8 +16,9 @@
 namespace guozhuang::wire {
 
 /// Messages between the ranks of one host, through shared memory: those of one sender and channel
-/// arrive in order. What a ring has no room for waits on the sender's side until the receiver has
-/// looked, even one that expects nothing. Ranks are world ranks. Nothing blocks. Thread-safe.
+/// arrive in order. Bytes that a ring has no room for wait on the sender's side until the receiver
+/// polls, so a rank must poll even if it expects nothing. Ranks are world ranks. Nothing blocks.
+/// Thread-safe.
 class HostMessages {
 public:
     struct HostRank {
@@ -51,7 +52,7 @@ private:
         base::Doorbell& bell;
         RingWriter out;
         RingReader in;
-        /// What waits for room begins at `sent`; what is before that has been sent.
+        /// Bytes that did not fit into the ring; those before `sent` have been sent since.
         std::vector<std::byte> backlog = {};
         std::size_t sent = 0;
         Head head = {};           ///< of the message that is arriving
@@ -65,7 +66,7 @@ private:
     base::Mutex mutex_;
     /// The other ranks of the host, ascending.
     std::deque<RingPair> ring_pairs_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// What arrived while another channel was asked for, by channel.
+    /// Messages that arrived while another channel or sender was polled, by channel.
     std::map<std::uint32_t, std::deque<Messages::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);
     /// How many ring pairs have a backlog.
     std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;

@@ -19,9 +19,9 @@ public:
     /// The memory is written to in test() alone, until it has returned true, or forget() was
     /// called.
     Messages::Ticket start(int from, std::uint32_t channel, std::span<std::byte> memory);
-    /// Whether all bytes have arrived; the ticket is then spent. What arrives belongs to the oldest
-    /// receive of its sender and channel. Throws Error(wire) if more bytes arrive than were
-    /// expected.
+    /// Whether all bytes have arrived; the ticket is then spent. Arriving bytes belong to the
+    /// oldest receive of their sender and channel. Throws Error(wire) if more bytes arrive than
+    /// were expected.
     bool test(HostMessages& messages, Messages::Ticket& ticket);
     void forget() noexcept { receives_.clear(); }
 

@@ -24,11 +24,11 @@ struct SharingFailure {
     std::exception_ptr own = {};  ///< what this rank itself threw, if anything
 };
 
-/// How ranks come to share memory. Collective; it ends alike on all ranks. `offer()` makes what
-/// this rank gives to the others, and returns what they need to attach to it: plain bytes. When all
-/// ranks have done so, `attach(offers)` maps what the others have made, by rank. Both may throw.
-/// `gather(value)` returns the values of all ranks, by rank: plain bytes; of a rank that takes no
-/// part, a T{}. What gather() throws goes to the caller.
+/// Makes ranks share memory. Collective; ends alike on all ranks. `offer()` makes what this rank
+/// shares and returns what the others need to attach to it, as plain bytes. When all ranks have
+/// done so, `attach(offers)` maps what the others have made; offers are ordered by rank. Both may
+/// throw. `gather(value)` returns the values of all ranks, by rank, sent as plain bytes; T{} for a
+/// rank that takes no part. Exceptions of gather() go to the caller.
 ///
 /// Empty if all ranks have done both: no descriptor of the memory is needed any more. Otherwise
 /// every rank drops what it has made and mapped, which no other rank uses.

@@ -12,7 +12,7 @@ namespace guozhuang::wire {
 /// reader. Creating, attaching and reserving throw Error(unavailable) saying why. Not thread-safe.
 class SharedFile {
 public:
-    /// What a process needs to attach: plain bytes, to be sent as they are.
+    /// Lets another process attach: plain bytes, to be sent as they are.
     struct Offer {
         std::int64_t process = 0;  ///< 0: there is nothing to attach to
         std::int64_t file = 0;

@@ -65,7 +65,7 @@ bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> mem
     return false;
 }
 
-/// What is moved at a stroke, in either direction: so much memory is there twice.
+/// Bytes moved at a time, in either direction; this much memory exists twice meanwhile.
 constexpr std::size_t portion_bytes = std::size_t{16} << 20;
 
 /// Calls visit(portion) for one portion after another; stops at the first error that it returns,
@@ -166,8 +166,8 @@ SharedPages::~SharedPages() {
     if (const auto problem = make_private(); !problem.empty()) base::log_warning(problem);
 }
 
-/// `release`: of what is back, no other process may see the file's part any more, so that its
-/// memory is free at once.
+/// `release`: frees the file's memory of each portion as soon as it is private again; no other
+/// process may still see it.
 std::string SharedPages::put_back(bool release) noexcept try {
     std::string problem;
     const auto mappings = ranges_.empty() ? std::vector<Mapping>() : all_mappings();

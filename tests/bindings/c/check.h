@@ -1,8 +1,8 @@
 #ifndef GUOZHUANG_TESTS_CHECK_H
 #define GUOZHUANG_TESTS_CHECK_H
 
-/// What the test programs of the C interface share. A check that fails is printed and counted, and
-/// the test goes on, so that ranks stay together.
+/// Helpers of the C interface's test programs. A check that fails is printed and counted, and the
+/// test goes on, so that ranks stay together.
 #include <guozhuang.h>
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// What fails: which status, which text, and what is left behind.
+// Calls that fail: their status, their text, and the state that they leave behind.
 #include <signal.h>
 #include <stdlib.h>
 

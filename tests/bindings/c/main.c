@@ -1,4 +1,4 @@
-// What is special about the C interface, run by all ranks of a job.
+// Tests that only the C interface needs, run by all ranks of a job.
 #include <unistd.h>
 
 #include "cases.h"

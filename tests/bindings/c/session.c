@@ -128,7 +128,7 @@ void test_leave(void) {
     CHECK(gz_is_initialized() == !leaves);
 }
 
-/// Those of a program that others call are called when its main() is over.
+/// Runs after main(): the session has been closed, and gz_last_error() still works.
 static void at_exit(void) {
     int rank = -1;
     FAILS(GZ_ERROR_NOT_INITIALISED, "has been closed", gz_rank(&rank));

@@ -36,7 +36,7 @@ struct Batch {
     Labels labels;
 };
 
-/// Those of a batch that are first, first + stride ...
+/// The samples first, first + stride ... of the batch.
 Batch batch_of(int number, int first, int stride) {
     Batch batch;
     for (auto i = static_cast<std::size_t>(first); i < batch_size;

@@ -13,8 +13,8 @@
 #include "support/runner/catch.hpp"
 #include "support/runner/mpi_report.hpp"
 
-/// What the tests of bindings/torch train, and with what they compare it. All in float64, so that
-/// the order of sums does not show.
+/// Models that the tests of bindings/torch train, and references to compare them with. All in
+/// float64, so that the order of sums does not show.
 namespace models {
 
 namespace gz = guozhuang;
@@ -121,7 +121,7 @@ inline void expect_same(Report& report, const torch::nn::Module& module,
     report.same_everywhere(when, bits.str());
 }
 
-/// What libtorch does when gradients are cleared: zeros in the memory they have, or none at all.
+/// How libtorch clears gradients: zeros in the memory that they have, or no gradient at all.
 enum class Cleared { to_zero, to_none };
 
 inline void clear_gradients(const torch::nn::Module& module, Cleared how) {

@@ -300,8 +300,8 @@ TEST_CASE("buffers are those of the first rank, while the module trains") {
                   report.expect(torch::equal(own, net->norm->running_mean),
                                 "evaluation changes the buffers");
                   net->train();
-                  // Of two updates by 0.1 of the mean, rank + 1.25, which is also the start of the
-                  // second one.
+                  // Two updates by 0.1 of the batch mean, rank + 1.25. The first, from 0, leaves
+                  // the start of the second, which is rank 0's if `broadcasts`.
                   const auto mean = [](int rank) {
                       return 0.1F * (static_cast<float>(rank) + 1.25F);
                   };

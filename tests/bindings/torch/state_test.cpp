@@ -1,5 +1,5 @@
-// What ranks tell each other besides gradients: parameters, buffers, an optimizer's state; and who
-// has which samples.
+// Exchange of parameters, buffers and an optimizer's state between ranks, and the distribution of
+// samples.
 #include "bindings/torch/models.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What wrong tensors and streams on a device get, and that the next operation is right.
+// Errors of wrong tensors and streams on a device. The next operation is right.
 
 #include <guozhuang/guozhuang.hpp>
 

@@ -123,7 +123,7 @@ void calls_of_a_bundle(Session&, Report& report) {
     report.expect(fewest <= 32, text_of(fewest, " calls of CUDA's for one allreduce"));
 }
 
-/// Of as many multiprocessors as GUOZHUANG_DEVICE_SMS says, or the device has.
+/// How many blocks fill GUOZHUANG_DEVICE_SMS multiprocessors, or all that the device has.
 unsigned full_grid() {
     using namespace emulated_cuda::device_facts;
     constexpr int all = multiprocessors;

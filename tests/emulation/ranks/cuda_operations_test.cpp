@@ -37,7 +37,8 @@ TEST_CASE("groups of mixed tensors on a device") {
     CHECK(problems_on_device(grouped_allreduces) == "");
 }
 
-// Of several chunks, the last of which is short. Not by NCCL, which promises no order of sums.
+// The longest tensor has several chunks, the last of them short. Not run with NCCL, which promises
+// no order of sums.
 TEST_CASE("device tensors give the bits of host tensors", "[bits]") {
     CHECK(problems_on_device([](Session& session, Report& report) {
               for (const auto dtype : {DType::f32, DType::bf16})
@@ -55,7 +56,7 @@ TEST_CASE("device tensors give the bits of host tensors", "[bits]") {
           }) == "");
 }
 
-// As allocations of CUDA's often do: no copy of its may reach from one into the next.
+// CUDA's allocations often touch. No copy may reach from one into the next.
 TEST_CASE("a group of tensors whose allocations touch") {
     CHECK(problems_on_device([](Session& session, Report& report) {
               const std::vector<Reduce> reduces(16, {DType::f32, {1024}, {ReduceOp::sum}});

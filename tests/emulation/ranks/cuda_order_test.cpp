@@ -1,4 +1,4 @@
-// What comes before and after an operation on the trainer's stream.
+// The order of an operation and the work before and after it on the trainer's stream.
 
 #include "emulation/ranks/kernels.hpp"
 

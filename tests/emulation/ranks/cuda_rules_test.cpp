@@ -1,4 +1,4 @@
-// What a program may do with CUDA around operations, and what the library keeps away from.
+// CUDA calls that a program may make around operations, and calls that the library avoids.
 
 #include "emulation/ranks/kernels.hpp"
 
@@ -78,7 +78,7 @@ void kinds_of_memory(Session&, Report& report) {
     allreduce_in<allocate_managed>(trainer, report, "managed memory");
 }
 
-/// What allocates, frees, loads or waits.
+/// Counts, by name, of the calls so far that allocate, free, load or wait.
 std::map<std::string, std::uint64_t> slow_calls() {
     std::map<std::string, std::uint64_t> all;
     for (const auto* name : {"cudaMalloc",

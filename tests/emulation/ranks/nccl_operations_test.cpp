@@ -1,5 +1,5 @@
-// What is particular where tensors go by NCCL (or what stands in for it), for which each rank needs
-// a GPU and GUOZHUANG_DEVICE_PATH=nccl. What NCCL cannot do goes by way of the host, in between.
+// Tests of tensors that go by NCCL or its emulation. Each rank needs a GPU and
+// GUOZHUANG_DEVICE_PATH=nccl. Operations that NCCL cannot do go by way of the host, in between.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ std::string problems_by_nccl(const RankCase& body) {
     return problems_here(body);
 }
 
-/// Of small tensors there is more than NCCL moves at once; a large one goes alone.
+/// Small tensors of more bytes than NCCL moves at once, and a large one, which goes alone.
 void groups(Session& session, Report& report) {
     for (const auto op : {ReduceOp::sum, ReduceOp::average}) {
         std::vector<Reduce> reduces;

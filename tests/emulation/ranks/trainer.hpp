@@ -49,7 +49,7 @@ public:
     }
     void synchronize() const { expect(cudaStreamSynchronize(native()), "the stream has failed"); }
 
-    /// So many elements on the device.
+    /// Allocates `count` elements on the device.
     template <class T>
     static std::shared_ptr<T> device_memory_of(std::size_t count) {
         return {test::device_memory<T>(count), [](T* memory) { cudaFree(memory); }};

@@ -65,7 +65,7 @@ void one_backward_pass(Report& report, std::size_t batch_size) {
 
     own_gpu();
     const cuda::Stream stream;
-    // Of more samples than the batch has.
+    // The model has room for more samples than the batch has.
     cuda::Model model(fashion::Model(seed), batch_size + 3, stream);
     cuda::Losses losses(1);
     std::vector<std::size_t> hooked;
@@ -84,7 +84,8 @@ void one_backward_pass(Report& report, std::size_t batch_size) {
     report.expect(model.count_correct(batch) == expected.count_correct(batch), "the true classes");
 }
 
-/// What train_distributed.cpp has, of six steps. The model begins with other values on each rank.
+/// The objects of train_distributed.cpp, for six steps. The model begins with other values on each
+/// rank.
 struct Trainer {
     static constexpr std::size_t steps = 6, batch_size = 5;
 

@@ -417,7 +417,7 @@ void many_in_place(Session& session, Report& report) {
     for (std::size_t i = 0; i < count; ++i)
         tensors.push_back(buffer.numbers(i * (length + gap), length));
     const std::vector<TensorView> views(tensors.begin(), tensors.end());
-    // What a rank writes if all is staged: the others' blocks, and its own sums to each of them.
+    // Bytes that a rank writes if all is staged: the others' blocks, and its own sums to each rank.
     const auto others = static_cast<std::size_t>(session.size() - 1);
     const auto all_bytes = 2 * others * count * length * sizeof(float) / (others + 1);
     const auto is_less = [&](std::uint64_t bytes) {

@@ -108,7 +108,7 @@ void freed_and_used_again(Session& session, Report& report);
 /// Some ranks have an arena, others share what they have, and one does neither.
 void all_kinds_at_once(Session& session, Report& report);
 
-/// What cannot be shared on one rank is shared on none, and works.
+/// Memory that one rank cannot share is shared on none, and operations on it work.
 void not_ordinary_memory(Session& session, Report& report);
 
 /// A child sees what its parent has, and what it writes stays with it.
@@ -178,11 +178,11 @@ void tied_weights(Session& session, Report& report);
 /// Tied on the last rank alone: an error on all.
 void tied_on_one_rank(Session& session, Report& report);
 
-/// Tensors that overlap are refused by name before anything is sent. What is collective fails on
-/// all ranks, though only one of them is at fault.
+/// Tensors that overlap are refused by name before anything is sent. If ranks can share memory,
+/// share() fails on all of them, though only one is at fault.
 void overlapping_tensors(Session& session, Report& report);
 
-/// What is in one registration is shared by that one.
+/// Memory that one registration holds is not shared by a second one.
 void shared_again(Session& session, Report& report);
 
 /// How many bytes this rank moves in the act.

@@ -11,7 +11,7 @@
 /// Requests drawn from a seed that all ranks share, of which some ranks get one thing wrong.
 namespace guozhuang::test {
 
-/// What is wrong with a request.
+/// The part of a request that is wrong.
 enum class Wrong {
     shape,
     dtype,
@@ -84,7 +84,7 @@ Finish start(const Input& input, const Among& all, const std::string& name);
 
 std::string shape_text(const Input& input, std::size_t tensor);
 
-/// What mismatches call it, and its value.
+/// The name of an aspect in errors about mismatches, and its value.
 std::pair<std::string, std::string> aspect_of(const Input& input, Wrong wrong, std::size_t tensor);
 
 /// A request, what some ranks make of it, and which.

@@ -12,7 +12,7 @@
 /// and the next operation is right.
 namespace guozhuang::test {
 
-/// What came of a job's inputs.
+/// Counts of a job's inputs and of their outcomes.
 struct Tally {
     int inputs = 0, hangs = 0, wrong_results = 0, unnamed_culprits = 0;
 

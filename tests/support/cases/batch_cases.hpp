@@ -55,7 +55,7 @@ struct Trainer {
     std::size_t order(std::size_t i) const {
         return (i + static_cast<std::size_t>(session.rank())) % count;
     }
-    /// That so many steps have been made, each with the averages of all ranks.
+    /// Expects that `steps` steps have been made, each with the averages of all ranks.
     void expect_steps(Report& report, int steps, const std::string& what) const {
         report.expect_equal(descent.steps, steps, what + ": steps");
         const auto mean = static_cast<float>(70 * (session.size() - 1) * (2 * session.size() - 1));
@@ -104,7 +104,7 @@ void steps_left_out(Session& session, Report& report);
 /// Nothing is zeroed by a step that fails for reasons of this rank, and the others hear of it.
 void gradients_that_were_not_marked(Session& session, Report& report);
 
-/// What ranks must set alike is compared by the first reduction.
+/// The first reduction compares the options that ranks must set alike.
 void unlike_options(Session& session, Report& report);
 
 /// Parameters that were not made the same are named by the first step.

@@ -17,7 +17,7 @@
 #include "support/runner/sanitizer.hpp"
 #include "support/tensors/bundle_tensors.hpp"
 
-/// What algorithms are tried with: bundles of tensors on ranks that are threads.
+/// Bundles of tensors on ranks that are threads, to try algorithms with.
 namespace guozhuang::test {
 
 /// The numbers of ranks that the algorithms are tried with: powers of two, their neighbours and odd
@@ -162,7 +162,7 @@ void add_mismatches(std::vector<std::string>& mismatches,
         if (!all_ranks_hold(run.tensors, run.expected)) mismatches.push_back(run.name);
 }
 
-/// What a sweep returns if all is well.
+/// The result of a sweep that finds nothing wrong.
 inline const std::vector<std::string> none;
 
 }  // namespace guozhuang::test

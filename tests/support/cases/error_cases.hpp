@@ -12,7 +12,7 @@
 #include "support/runner/report.hpp"
 #include "support/tensors/tensors.hpp"
 
-/// What goes wrong is an Error on the ranks concerned, and the library is as usable as before.
+/// Calls that fail with an Error on the ranks concerned, and leave the library as usable as before.
 namespace guozhuang::test {
 
 /// The Error that the act ends with, if it does.
@@ -75,7 +75,8 @@ void mismatched_groups(Session& session, Report& report);
 /// Three kinds of tensor on as many ranks.
 void three_sides(Session& session, Report& report);
 
-/// What the caller alone can see is thrown at once, on it alone; then everybody calls it properly.
+/// Errors that the caller alone can see are thrown at once, on it alone; then all ranks call
+/// properly.
 void bad_arguments(Session& session, Report& report);
 
 /// Numbers that would wrap, and enumerators that do not exist.

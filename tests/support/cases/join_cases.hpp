@@ -30,7 +30,8 @@ void reduce_without_some(Session& session, Report& report, const std::string& st
 void scatter_without_some(Session& session, Report& report, const std::string& step,
                           const std::vector<int>& active);
 
-/// What moves without being reduced: no rows of those that have joined; a root that has not.
+/// Operations without joined ranks: an all_gather without their rows, a broadcast from a root that
+/// has not joined, a barrier and a group.
 void move_without_some(Session& session, Report& report, const std::string& step,
                        const std::vector<int>& active);
 
@@ -41,8 +42,8 @@ void uneven_steps(Session& session, Report& report);
 /// Tensors of a device that a rank which has joined may never have used.
 void uneven_steps_on_a_device(Session& session, Report& report);
 
-/// What was submitted before joining counts, and nothing can be submitted until all have joined,
-/// but messages.
+/// Operations submitted before joining count. After that a rank can submit nothing but messages
+/// until all have joined.
 void submissions_around_a_join(Session& session, Report& report);
 
 /// Rank 0 has joined, and cannot be done without.

@@ -23,7 +23,7 @@ std::string label_of(const std::string& operation, DType dtype, ReduceOp op, con
     return label + "]";
 }
 
-/// That produces its tensors.
+/// The stream that produces the tensors; none unless they are on a CUDA device.
 std::optional<StreamRef> stream_of(const Among& among) {
     if (among.device().kind != DeviceKind::cuda) return std::nullopt;
     return device_memory()->stream();

@@ -14,12 +14,12 @@
 #include "support/tensors/guarded_tensor.hpp"
 #include "support/tensors/tensors.hpp"
 
-/// One operation each, from its start on this rank to the check of what it left here. What every
-/// rank puts in follows from the name alone, so that each rank knows what all the others did.
+/// One operation each, from its start on this rank to the check of its result here. The name alone
+/// determines the contributions of all ranks, so each rank knows what the others contribute.
 namespace guozhuang::test {
 
-/// Among whom an operation takes place: all ranks of a session, or those of a process set. Ranks
-/// are group ranks.
+/// The ranks of an operation: all ranks of a session, or those of a process set. Ranks are group
+/// ranks.
 class Among {
 public:
     // NOLINTNEXTLINE(google-explicit-constructor): most cases are about all ranks
@@ -58,7 +58,7 @@ private:
 using Finish = std::function<void(Report&)>;
 using SharedTensor = std::shared_ptr<Tensor>;
 
-/// What a rank contributes under a name.
+/// A rank's contribution under a name.
 Tensor contribution(const std::string& name, int rank, DType dtype, Shape shape);
 
 std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype,
@@ -76,7 +76,7 @@ AllreduceOptions options_of(const Among& among, const std::string& name, const R
 
 Options options_of(const Among& among, const std::string& name);
 
-/// What this rank contributes.
+/// This rank's contribution.
 SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape);
 
 /// Memory for this rank's result. Every other rank has some, and the name says which, because
@@ -91,8 +91,8 @@ std::vector<std::byte> elements_of(const Result& result);
 void check_place(Report& report, const std::string& name, const Result& result,
                  GuardedTensor* output);
 
-/// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it
-/// every rank checks.
+/// In a whole job rank 0 checks the numbers, and the other ranks must have the same bits; in a part
+/// of it every rank checks the numbers.
 void check_allreduced(const Among& among, Report& report, const std::string& name,
                       const Tensor& result, const Reduction& how);
 
@@ -105,7 +105,7 @@ Finish start_grouped_allreduce(const Among& among, const std::string& name,
 Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape,
                        int root);
 
-/// What a result must be: these parts one after the other.
+/// The result must be these parts, one after the other.
 void check_parts(Report& report, const std::string& name, const Result& result,
                  const std::vector<Tensor>& parts);
 
@@ -123,7 +123,7 @@ Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count);
 Finish start_all_to_all(const Among& among, const std::string& name, DType dtype,
                         const Splits& splits, const Shape& row);
 
-/// What a rank is left with: its first row, and how many.
+/// A rank's part of a reduce-scatter: its first row, and the number of rows.
 std::pair<std::int64_t, std::int64_t> share_of(std::int64_t rows, int rank, int ranks);
 
 void check_reduce_scattered(const Among& among, Report& report, const std::string& name,

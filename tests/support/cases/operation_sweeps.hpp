@@ -14,8 +14,8 @@ namespace guozhuang::test {
 /// largest.
 std::vector<std::int64_t> counts_for(int ranks, std::int64_t largest);
 
-/// Every dtype, op and count up to the largest: 100'003 is more than a segment of any kind. Those
-/// of one dtype and op are all on their way at once, so that they are fused.
+/// Every dtype, op and count up to the largest: 100'003 is more than a segment of any kind. The
+/// operations of one dtype and op are in flight together, so that they are fused.
 RankCase allreduce_sweep(std::int64_t largest_count);
 
 void allreduce_scales(Session& session, Report& report);

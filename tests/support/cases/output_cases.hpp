@@ -6,7 +6,8 @@
 /// Memory that a caller gives for results, and gives wrongly.
 namespace guozhuang::test {
 
-/// What the caller alone can see is thrown at once, on it alone; then everybody gathers properly.
+/// Errors that the caller alone can see are thrown at once, on it alone; then all ranks gather
+/// properly.
 void refused_outputs(Session& session, Report& report);
 
 /// The last rank gives outputs of other rows than come. It alone fails, nothing beyond its outputs

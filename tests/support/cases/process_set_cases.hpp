@@ -32,7 +32,7 @@ void every_operation_in_sets(Session& session, Report& report);
 RankCase random_operations_in_sets(std::uint64_t seed, int rounds);
 
 /// Neighbours share sets of two, all round; each rank uses its two sets, and the whole job, in
-/// another order. What is long blocks its driver.
+/// another order. A long operation blocks the thread that drives it.
 RankCase sets_in_different_orders(int rounds, std::int64_t count,
                                   std::optional<Device> device = {});
 

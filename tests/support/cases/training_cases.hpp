@@ -93,10 +93,10 @@ void parameters_from_any_root(Session& session, Report& report);
 /// Each gradient is weighed by itself, whatever bundle it travels in.
 void training_with_adasum(Session& session, Report& report);
 
-/// Of lengths that only their owner knows, none among them, with any byte in them.
+/// Byte strings of lengths that only their owner knows, some of them empty, with any byte in them.
 void byte_strings(Session& session, Report& report);
 
-/// What optimizers keep: of every kind that can be shown.
+/// An optimizer's state, with a value of every kind that visit_state() can show.
 struct Momentum {
     enum class Phase : std::uint8_t { warm_up, plain };
     std::vector<std::pair<std::string, std::vector<float>>> velocities{{"w", {0, 0, 0}},

@@ -6,7 +6,7 @@
 
 namespace guozhuang::emulated_cuda {
 
-/// What a body throws to return an error; call() catches it.
+/// Thrown by a body to return an error; call() catches it.
 struct Refusal {
     cudaError_t error;
 };
@@ -15,7 +15,7 @@ inline void require(bool holds, cudaError_t otherwise) {
     if (!holds) throw Refusal{otherwise};
 }
 
-/// What is checked before a function does anything.
+/// Checks that a function makes before it does anything.
 struct Checks {
     bool device = true;           ///< there is one, and the current one has not failed
     bool unsafe = false;          ///< it must not be called while a stream is captured

@@ -8,13 +8,14 @@
 
 namespace guozhuang::emulated_cuda {
 
-/// Through which a device takes the work of several streams, in the order in which it was enqueued:
-/// what waits at the head keeps all behind it from running, that of other streams too. Thread-safe.
+/// A queue through which a device takes the work of several streams, in the order in which it was
+/// enqueued: work that waits at the head keeps all work behind it from running, other streams' too.
+/// Thread-safe.
 class Channel {
 public:
-    /// For what is enqueued now.
+    /// A ticket for work that is enqueued now.
     std::uint64_t take_ticket();
-    /// Returns when all that was enqueued before has ended.
+    /// Returns when all work with earlier tickets has ended.
     void wait_for(std::uint64_t ticket);
     void end(std::uint64_t ticket);
 
@@ -24,10 +25,10 @@ private:
     std::uint64_t tickets_ = 0, at_ = 0;
 };
 
-/// Those of a device, of which there are CUDA_DEVICE_MAX_CONNECTIONS. Thread-safe.
+/// The channels of a device: CUDA_DEVICE_MAX_CONNECTIONS of them. Thread-safe.
 class Channels {
 public:
-    /// For a new stream: the one that the fewest streams have, which is the best that CUDA may do.
+    /// The channel for a new stream: the one with the fewest streams, as CUDA does at best.
     std::shared_ptr<Channel> next();
 
 private:

@@ -7,7 +7,7 @@
 
 namespace guozhuang::emulated_cuda {
 
-/// What the environment says, read once. An invalid value ends the process.
+/// Settings from the environment, read once. An invalid value ends the process.
 struct Configuration {
     /// The devices that CUDA_VISIBLE_DEVICES leaves of EMULATED_CUDA_DEVICES (1), by their numbers
     /// in the machine.

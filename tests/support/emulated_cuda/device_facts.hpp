@@ -7,16 +7,16 @@ namespace guozhuang::emulated_cuda {
 
 class Device;
 
-/// The same for a device of the machine in all processes of the user.
+/// The device's UUID, the same in all processes of the user.
 std::array<unsigned char, 16> uuid_of(const Device& device);
-/// That of the GPU, of which the device may be a MIG slice.
+/// The UUID of the GPU; the device may be a MIG slice of it.
 std::array<unsigned char, 16> uuid_of_gpu(const Device& device);
-/// MIG slices of one GPU have one.
+/// MIG slices of one GPU have the same PCI bus.
 int pci_bus_of(const Device& device);
 
 }  // namespace guozhuang::emulated_cuda
 
-/// What an emulated device says of itself.
+/// Properties that an emulated device reports.
 namespace guozhuang::emulated_cuda::device_facts {
 
 inline constexpr int major = 9, minor = 0;

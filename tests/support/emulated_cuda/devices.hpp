@@ -33,7 +33,7 @@ public:
     std::shared_ptr<Stream> legacy_stream();
     std::shared_ptr<Stream> per_thread_stream();
     void add(const std::shared_ptr<Stream>& stream);
-    /// Those that have work or may get some, destroyed ones too.
+    /// Streams that have work or may get some, destroyed ones too.
     std::vector<std::shared_ptr<Stream>> streams();
     /// Waits for all that is enqueued on the device.
     void wait_until_idle();

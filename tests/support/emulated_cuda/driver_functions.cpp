@@ -33,7 +33,7 @@ CUcontext context_of(Device* device, OwnContext* own) {
     return own ? reinterpret_cast<CUcontext>(own) : context_of(device);
 }
 
-/// Those that programs have made.
+/// Contexts that programs have made.
 class OwnContexts {
 public:
     OwnContext& add(Device& device) {
@@ -311,7 +311,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr address) {
     return driver_call(__func__, without_device, [&] {
-        // Of memory that CUDA does not know, the answers stay as they are, zero by convention.
+        // For memory that CUDA does not know the answers stay as they are, zero by convention.
         if (const auto memory = find_memory(pointer_of(address)))
             for (unsigned i = 0; i < count; ++i)
                 attribute_of(*memory, attributes[i], address, data[i]);

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-/// What libemulated_cudart.so exports besides CUDA's functions, for tests.
+/// Functions for tests that libemulated_cudart.so exports besides CUDA's.
 extern "C" {
 
 /// Makes the device fail now, as an illegal access by a kernel of the trainer's would: every later

@@ -1,4 +1,4 @@
-// Launches of kernels. What has a kernel's type is in kernel.hpp, which calls what is here.
+// Launches of kernels. Code that depends on a kernel's type is in kernel.hpp, which calls this.
 
 #include <algorithm>
 #include <atomic>

@@ -27,7 +27,7 @@ struct Reservation {
     }
 };
 
-/// What this process has.
+/// Physical memory and reserved addresses of this process.
 struct State {
     std::mutex mutex;
     std::map<CUmemGenericAllocationHandle, std::shared_ptr<const PhysicalMemory>> memory;
@@ -57,7 +57,7 @@ State& state() {
     return all;
 }
 
-/// What is mapped at its first address, of memory that the program maps itself.
+/// The mapping that the first address of the range lies in; null if there is none.
 std::shared_ptr<Memory> mapping_at(std::span<const std::byte> range) {
     auto memory = find_memory(range.data());
     return memory && memory->kind() == MemoryKind::mapped ? memory : nullptr;

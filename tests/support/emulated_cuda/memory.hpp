@@ -39,7 +39,7 @@ class Memory {
 public:
     /// Throws Refusal, as make_host_memory() and import_memory() do.
     static std::shared_ptr<Memory> on_device(Device& device, std::size_t bytes, MemoryKind kind);
-    /// Of the host; managed memory too, which both sides may touch.
+    /// Memory of the host, or managed memory, which both sides may touch.
     static std::shared_ptr<Memory> on_host(Device& device, std::size_t bytes, MemoryKind kind);
     static std::shared_ptr<Memory> registered(Device& device, std::span<std::byte> bytes);
     /// Maps memory of another process, whose file is open here, and which is closed by this.
@@ -55,7 +55,7 @@ public:
     std::span<std::byte> bytes() const noexcept { return bytes_; }
     MemoryKind kind() const noexcept { return kind_; }
     Device& device() const noexcept { return device_; }
-    /// What a device's own memory lies in, else null.
+    /// The physical memory behind memory of this process's devices, else null.
     const PhysicalMemory* physical() const noexcept { return physical_.get(); }
     /// Only a device's threads may touch it.
     bool is_of_device() const noexcept { return kind_ <= MemoryKind::mapped || is_imported(); }

@@ -16,7 +16,7 @@ namespace {
 
 thread_local const char* function_name = nullptr;
 
-/// That of SIGSEGV or of SIGILL.
+/// The handler of SIGSEGV or of SIGILL that on_fault() has replaced.
 struct sigaction& handler_before(int signal) {
     static struct sigaction of_fault {
     }, of_trap{};

@@ -31,7 +31,8 @@ static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
 
 constexpr char magic[8] = "emulate";
 
-/// What this process has opened. Opened once more, a handle gives the same address.
+/// Memory of another process that this one has opened. A handle that is opened again gives the same
+/// address.
 struct Opened {
     std::byte* address;
     int times;

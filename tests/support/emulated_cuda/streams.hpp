@@ -21,14 +21,14 @@ public:
     /// How a stream is ordered with the others of its device: the legacy default stream and the
     /// blocking ones wait for each other.
     enum class Ordering { legacy, blocking, independent };
-    /// What the work is: a kernel reaches memory of its device and of peers, a copy that of all
-    /// devices, and a function of the host's that of none; nor may it call CUDA.
+    /// The kind of work. A kernel reaches memory of its device and of peers, a copy reaches memory
+    /// of all devices, and a host function reaches no device memory and must not call CUDA.
     enum class Actor { kernel, copy, host };
 
     static std::shared_ptr<Stream> make(Device& device, Ordering ordering, int priority = 0);
 
     Device& device() const noexcept { return device_; }
-    /// That in which it was made; null: the primary one of its device.
+    /// The context in which the stream was made; null for the primary one of its device.
     OwnContext* own_context() const noexcept { return own_context_; }
     Ordering ordering() const noexcept { return ordering_; }
     int priority() const noexcept { return priority_; }

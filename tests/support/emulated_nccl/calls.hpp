@@ -10,7 +10,7 @@ namespace guozhuang::emulated_nccl {
 /// Prints "emulated NCCL: rule: TEXT (FUNCTION)" to stderr and aborts.
 [[noreturn]] void break_rule(std::string_view text) noexcept;
 
-/// What a body throws to return an error; call() catches it. The text is ncclGetLastError()'s.
+/// Thrown by a body to return an error; call() catches it. ncclGetLastError() returns the text.
 struct Refusal {
     ncclResult_t result;
     std::string text;

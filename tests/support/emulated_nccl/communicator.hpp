@@ -12,8 +12,8 @@
 
 namespace guozhuang::emulated_nccl {
 
-/// A communicator of one rank. What NCCL does in the background happens when it is asked for its
-/// state, at the second question at the earliest.
+/// A communicator of one rank. NCCL's background work is done when its state is queried, in the
+/// second query at the earliest.
 class Communicator {
 public:
     /// Throws Refusal.
@@ -32,7 +32,7 @@ public:
     };
 
     ncclResult_t look();
-    /// Of this thread's group.
+    /// Adds an operation to this thread's group.
     void add(const Operation& operation, cudaStream_t stream);
     void end_group();
     void drop_group();

@@ -5,7 +5,7 @@
 
 namespace guozhuang::emulated_nccl {
 
-/// What the environment says, read once. An invalid value ends the process.
+/// Settings from the environment, read once. An invalid value ends the process.
 struct Configuration {
     int version;                     ///< EMULATED_NCCL_VERSION (the header's)
     int ctas;                        ///< EMULATED_NCCL_CTAS (none): maxCTAs as it must be

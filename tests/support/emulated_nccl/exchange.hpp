@@ -43,7 +43,7 @@ struct Launch {
     int rank, ranks, device;
     std::vector<Operation> operations;
     bool fails;  ///< it never ends by itself
-    /// Of the communicator: whether it has been aborted, and how many launches are not done.
+    /// Shared with the communicator: whether it is aborted, and how many launches are not done.
     std::shared_ptr<std::atomic<bool>> aborted;
     std::shared_ptr<std::atomic<int>> in_flight;
 };

@@ -18,7 +18,7 @@ struct Pipe {
     std::array<std::byte, room> bytes;
 };
 
-/// What the ranks of a communicator share. All zeros at first.
+/// Memory that the ranks of a communicator share. All zeros at first.
 struct Segment {
     struct OfRank {
         std::atomic<bool> is_here, has_finalized;

@@ -115,9 +115,9 @@ private:
     }
 };
 
-/// What all ranks sent, and in which step: the one-port model, where a rank starts one message per
-/// step and one that it waited for ends the step it was sent in. So a step depends on the
-/// algorithm's text alone, not on the threads' luck.
+/// The messages that all ranks sent, and in which step, by the one-port model: a rank starts one
+/// message per step, and a message that it waited for ends the step it was sent in. So a step
+/// depends on the algorithm's text alone, not on the threads' luck.
 class Trace {
 public:
     explicit Trace(int size) : sent_(static_cast<std::size_t>(size)) {}

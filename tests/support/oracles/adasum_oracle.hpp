@@ -24,7 +24,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b);
 /// error: hence the ratios of the norms.
 AdasumTerm adasum_pair(const AdasumTerm& a, const AdasumTerm& b, double rounding);
 
-/// Of the contributions of all ranks, each multiplied by `prescale` in its own dtype first.
+/// The adasum of all ranks' contributions, each multiplied by `prescale` in its own dtype first.
 AdasumTerm adasum_of(std::span<const Tensor> contributions, double prescale = 1);
 
 }  // namespace guozhuang::test

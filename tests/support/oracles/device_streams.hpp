@@ -11,7 +11,7 @@
 #include "support/oracles/device_reduction.hpp"
 #include "support/runner/catch.hpp"
 
-/// What every driver's streams do: fills, copies, events and words.
+/// Checks of fills, copies, events and words on the streams of any driver.
 namespace guozhuang::test {
 
 /// Memory that all devices of a driver reach, for words and for copies that nobody waits for.

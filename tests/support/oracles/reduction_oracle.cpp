@@ -41,7 +41,7 @@ std::int64_t reduced_integer(const std::vector<Tensor>& contributions, std::size
         case ReduceOp::product: return wrapped(dtype, product);
         case ReduceOp::average:
             if (dtype == DType::u64) return static_cast<std::int64_t>(sum / contributions.size());
-            // Of integers with fewer bits this is the true sum.
+            // The sum of integers with fewer bits has not wrapped.
             return static_cast<std::int64_t>(sum) / static_cast<std::int64_t>(contributions.size());
         case ReduceOp::sum:
         case ReduceOp::adasum: break;

@@ -9,8 +9,8 @@
 #include "support/runner/report.hpp"
 #include "support/tensors/tensors.hpp"
 
-/// What a reduction must give, worked out element by element: exactly for integers, in f64 with a
-/// bound for floating numbers.
+/// The right result of a reduction, element by element: exact for integers, in f64 with a bound for
+/// floating numbers.
 namespace guozhuang::test {
 
 struct Reduction {
@@ -33,7 +33,7 @@ struct Real {
 Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i,
                   const Reduction& reduction);
 
-/// What is wrong with the whole result of an adasum; empty if nothing is.
+/// Says what is wrong with the whole result of an adasum; empty if nothing is.
 std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions,
                             const Reduction& reduction);
 

@@ -7,8 +7,8 @@
 #include "support/oracles/scalar_reduce.hpp"
 #include "support/tensors/bundle_tensors.hpp"
 
-/// What an allreduce must leave on every rank, bit for bit: one loop over the inputs of all ranks,
-/// which adds them up in the order that the algorithm promises, then divides.
+/// The result that an allreduce must leave on every rank, bit for bit: one loop adds up the inputs
+/// of all ranks in the order that the algorithm promises, then divides.
 namespace guozhuang::test {
 
 /// The serial reference of order class tree, one element after another.

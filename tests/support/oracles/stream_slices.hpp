@@ -16,7 +16,7 @@ inline std::int64_t nanoseconds_now() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-/// What bundles of a stream must have left on a rank's timeline.
+/// Slices that bundles of a stream must have left on a rank's timeline.
 struct ExpectedStreamSlices {
     std::string row;
     std::vector<std::size_t> bytes;  ///< of each bundle, in their order

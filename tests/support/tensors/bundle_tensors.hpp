@@ -8,7 +8,7 @@ namespace guozhuang::test {
 template <class Element>
 using BundleTensors = std::vector<std::vector<Element>>;
 
-/// What all ranks hold: [rank][tensor][element].
+/// The tensors of all ranks: [rank][tensor][element].
 template <class Element>
 using ByRank = std::vector<BundleTensors<Element>>;
 

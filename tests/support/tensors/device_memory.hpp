@@ -30,7 +30,7 @@ inline DeviceMemory*& device_memory() {
     return memory;
 }
 
-/// Of tensors about which a case says nothing else.
+/// The device of tensors for which a case names none.
 inline Device usual_device() {
     return device_memory() != nullptr ? device_memory()->stream().device : Device{};
 }

@@ -47,7 +47,8 @@ struct Tensor {
         : dtype(type), shape(std::move(extents)), bytes(count_of(shape) * size_of(dtype)) {}
 
     std::size_t count() const noexcept { return count_of(shape); }
-    /// Of a tensor on a GPU: of a copy of the bytes there, which fetch() copies back.
+    /// Views the bytes, or, for a tensor on a GPU, a new copy of them there, which fetch() copies
+    /// back.
     TensorView view();
     void fetch();
 

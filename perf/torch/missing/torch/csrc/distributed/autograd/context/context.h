@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-// What c10d/reducer.hpp needs of this header of libtorch's, which Debian's package leaves out.
+// The part of this libtorch header that c10d/reducer.hpp needs. Debian's package lacks the header.
 namespace torch::distributed::autograd {
 
 struct DistAutogradContext {
