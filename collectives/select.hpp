@@ -12,7 +12,7 @@
 /// and one for stages.
 namespace guozhuang::selection {
 
-struct Question {
+struct AllreduceShape {
     /// Bytes of the largest tensor; all tensors of a bundle are of one order class.
     std::size_t tensor_bytes = 0;
     std::size_t bundle_bytes = 0;  ///< of all tensors together
@@ -20,10 +20,10 @@ struct Question {
     Policy policy = {};
 };
 
-struct Answer {
+struct AlgorithmChoice {
     Algorithm algorithm = Algorithm::automatic;
     std::size_t segment_bytes = 0;  ///< 0 where the algorithm has no segments
-    friend bool operator==(const Answer&, const Answer&) = default;
+    friend bool operator==(const AlgorithmChoice&, const AlgorithmChoice&) = default;
 };
 
 /// The order class of a tensor: by its own size, never by that of the bundle it is fused into, so
@@ -35,13 +35,13 @@ constexpr OrderClass order_class_of(std::size_t tensor_bytes, const Policy& poli
     return policy.hierarchy ? OrderClass::hierarchy : OrderClass::ring;
 }
 
-constexpr Algorithm algorithm_of(const Question& question) noexcept {
-    const auto& policy = question.policy;
-    const bool small = question.bundle_bytes <= policy.small_bytes;
+constexpr Algorithm algorithm_of(const AllreduceShape& shape) noexcept {
+    const auto& policy = shape.policy;
+    const bool small = shape.bundle_bytes <= policy.small_bytes;
     if (policy.forced == Algorithm::direct && policy.staging) return Algorithm::staged;
     if (policy.forced != Algorithm::automatic) return policy.forced;
     if (policy.staging) return Algorithm::staged;
-    switch (order_class_of(question.tensor_bytes, policy)) {
+    switch (order_class_of(shape.tensor_bytes, policy)) {
         case OrderClass::ring: return Algorithm::ring;
         case OrderClass::hierarchy: return Algorithm::hierarchical;
         case OrderClass::tree: break;
@@ -61,14 +61,14 @@ constexpr std::size_t staged_segment_bytes(int ranks, std::size_t segment_bytes)
     return std::max<std::size_t>(segment_bytes / 2 / static_cast<std::size_t>(ranks), 1024);
 }
 
-constexpr Answer choose(const Question& question) noexcept {
-    const auto segment = question.policy.segment_bytes;
-    const auto algorithm = algorithm_of(question);
+constexpr AlgorithmChoice choose(const AllreduceShape& shape) noexcept {
+    const auto segment = shape.policy.segment_bytes;
+    const auto algorithm = algorithm_of(shape);
     switch (row_of(algorithm).segments) {
         case Segments::none: break;
         case Segments::longest: return {algorithm, segment};
-        case Segments::shared: return {algorithm, direct_segment_bytes(question.ranks, segment)};
-        case Segments::staged: return {algorithm, staged_segment_bytes(question.ranks, segment)};
+        case Segments::shared: return {algorithm, direct_segment_bytes(shape.ranks, segment)};
+        case Segments::staged: return {algorithm, staged_segment_bytes(shape.ranks, segment)};
     }
     return {algorithm, 0};
 }

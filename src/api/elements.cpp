@@ -55,7 +55,7 @@ public:
 
     /// Throws Error(invalid_argument) for memory that is not the device's.
     void check(const TensorView& tensor, std::string_view function) const {
-        if (const auto problem = set_->misplacement_of(tensor); !problem.empty())
+        if (const auto problem = set_->device_mismatch(tensor); !problem.empty())
             fail(ErrorCode::invalid_argument, function, problem);
     }
     LentWorkspace workspace() const { return {set_->workspaces(), driver_, device_}; }

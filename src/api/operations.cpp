@@ -93,7 +93,7 @@ bool allreduce_eagerly(SetRuntime& set, const TensorView& tensor, const Allreduc
     api::check({set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
     const bool may_be_eager = tensor.device.kind == DeviceKind::host && options.outputs.empty() &&
                               options.splits.empty() && options.op != ReduceOp::adasum &&
-                              options.timeout == 0ms && set.misplacement_of(tensor).empty();
+                              options.timeout == 0ms && set.device_mismatch(tensor).empty();
     return may_be_eager && set.engine().run_eagerly({description, tensor, options.name, number});
 }
 

@@ -222,7 +222,7 @@ std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const C
     };
     auto driver = use_device(*spec.set, spec.tensors.front().device, check_of(0));
     const auto check_place = [&](const TensorView& tensor, const Check& check_it) {
-        const auto problem = spec.set->misplacement_of(tensor);
+        const auto problem = spec.set->device_mismatch(tensor);
         check_it.that(problem.empty(), "{}", problem);
     };
     for (std::size_t i = 0; i < spec.tensors.size(); ++i) check_place(spec.tensors[i], check_of(i));
@@ -377,7 +377,7 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
     check_tensor(tensor, check);
     check_timeout(options.timeout, check);
     auto device = use_device(set, tensor.device, check);
-    const auto problem = set.misplacement_of(tensor);
+    const auto problem = set.device_mismatch(tensor);
     check.that(problem.empty(), "{}", problem);
     engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv",
                                                 route.sending ? "to" : "from", route.peer),

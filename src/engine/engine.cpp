@@ -308,8 +308,7 @@ void Engine::execute(ReadyEntry& ready_entry) {
 
 void Engine::run(ReadyEntry& ready_entry) {
     if (contributes_neutrally(ready_entry.entry, context_)) {
-        ready_entry.requests =
-            executor_.neutral_contributions(ready_entry.entry, shared_from_this());
+        ready_entry.requests = executor_.identity_inputs(ready_entry.entry, shared_from_this());
         queue_.add_neutral(ready_entry.requests);
     }
     executor_.run(ready_entry.entry, std::move(ready_entry.requests), shared_from_this());

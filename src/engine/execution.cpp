@@ -38,7 +38,7 @@ bool names_no_work(const Error& error) {
 
 }  // namespace
 
-Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item, Device device) {
+Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device device) {
     auto description = protocol::decode_description(entry.descriptions[item]);
     description.prescale = 1;  // it changes what is neutral
     std::vector<TensorView> tensors;

@@ -21,7 +21,7 @@ namespace guozhuang::engine {
 /// tensors, filled with the operation's neutral value. They have the rows that the description
 /// demands, or none where each rank chooses its rows. Device tensors get their memory in the
 /// bundle's turn (see StreamBundle). Throws std::bad_alloc.
-Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item, Device device);
+Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device device);
 
 /// Whether this rank has joined, and contributes neutrally to what the entry executes.
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);

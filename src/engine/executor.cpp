@@ -77,22 +77,21 @@ DeviceExecutor Executor::of(DeviceKind kind) const {
     return found->second;
 }
 
-Requests Executor::neutral_contributions(
-    const protocol::LogEntry& entry, const std::shared_ptr<ProgressSource>& progress_source) const {
+Requests Executor::identity_inputs(const protocol::LogEntry& entry,
+                                   const std::shared_ptr<ProgressSource>& progress_source) const {
     Requests requests;
     for (std::size_t i = 0; i < entry.items.size(); ++i)
-        requests.push_back(
-            std::make_shared<Pending>(neutral_contribution(entry, i), progress_source));
+        requests.push_back(std::make_shared<Pending>(identity_input(entry, i), progress_source));
     return requests;
 }
 
-Request Executor::neutral_contribution(const protocol::LogEntry& entry, std::size_t item) const {
+Request Executor::identity_input(const protocol::LogEntry& entry, std::size_t item) const {
     const auto kind = protocol::decode_description(entry.descriptions[item]).device;
     if (provider_ != nullptr) provider_->provide(kind);
     const auto executor = of(kind);
     const auto* on_stream = on_stream_of(executor);
     const auto device = on_stream == nullptr ? Device{} : (*on_stream)->device();
-    return engine::neutral_contribution(entry, item, device);
+    return engine::identity_input(entry, item, device);
 }
 
 void Executor::run(const protocol::LogEntry& entry, Requests requests,

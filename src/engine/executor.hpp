@@ -54,8 +54,8 @@ public:
 
     /// Makes the contributions of this rank, which has joined, to an entry that it has not
     /// submitted: one request for each item.
-    Requests neutral_contributions(const protocol::LogEntry& entry,
-                                   const std::shared_ptr<ProgressSource>& progress_source) const;
+    Requests identity_inputs(const protocol::LogEntry& entry,
+                             const std::shared_ptr<ProgressSource>& progress_source) const;
     /// Runs the requests of an entry, and tells the listener of their end: before it returns if
     /// they run inline, later if they run on a stream. If they fail inline, tells the listener and
     /// throws Error.
@@ -70,7 +70,7 @@ private:
     DeviceExecutor of(DeviceKind kind) const;
     void run_on(Backend& backend, const Bundle& bundle, const FailedWork& if_it_fails,
                 ExecutionListener& listener);
-    Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item) const;
+    Request identity_input(const protocol::LogEntry& entry, std::size_t item) const;
     void attempt(const FailedWork& if_it_fails, ExecutionListener& listener,
                  const std::function<void()>& work) const;
 

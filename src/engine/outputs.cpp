@@ -27,7 +27,7 @@ std::string list_rows(const std::vector<std::int64_t>& rows,
 
 }  // namespace
 
-std::exception_ptr misfit_of(const Pending& pending, const Context& context) noexcept try {
+std::exception_ptr output_mismatch(const Pending& pending, const Context& context) noexcept try {
     const auto& request = pending.request();
     for (std::size_t i = 0; i < request.outputs.size(); ++i) {
         const auto* const output = pending.output(i);

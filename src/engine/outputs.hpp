@@ -11,7 +11,7 @@ namespace guozhuang::engine {
 /// Returns an error if an output has other rows than its result, or overlaps its input without
 /// being in place; null if all fit, or there are none. Call it once the results are described. The
 /// operation still runs to its end, for the other ranks, and fails on this rank alone.
-std::exception_ptr misfit_of(const Pending& pending, const Context& context) noexcept;
+std::exception_ptr output_mismatch(const Pending& pending, const Context& context) noexcept;
 
 /// Returns the outputs without those of the owner; their results allocate their own memory.
 SharedTensors outputs_without(const SharedTensors& outputs, const OwnsTensors& owner);

@@ -42,9 +42,9 @@ public:
     // See StreamBackend.
     void release() noexcept {
         is_released_ = true;
-        of_.backend->release();
+        deps_.backend->release();
     }
-    void stop() noexcept { of_.backend->stop(); }
+    void stop() noexcept { deps_.backend->stop(); }
     /// Whether the stream is done with all bundles, and no message is being copied. Any thread.
     bool is_idle() const noexcept { return *pending_ == 0; }
     /// Waits until it is; false at the deadline.
@@ -53,7 +53,7 @@ public:
 private:
     class Ending;
 
-    const Dependencies of_;
+    const Dependencies deps_;
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
     /// Counts the bundles that the stream has begun; written while a timeline is recorded.

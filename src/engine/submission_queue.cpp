@@ -232,7 +232,7 @@ void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
 
 bool SubmissionQueue::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
     const auto own = error ? for_operation(error, pending.request(), life_.memory_is_on_loan())
-                           : misfit_of(pending, context_);
+                           : output_mismatch(pending, context_);
     if (!pending.set_ended(own)) return false;
     const void* last = &pending;
     context_.activity.last_pending.compare_exchange_strong(last, nullptr);

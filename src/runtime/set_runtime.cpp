@@ -161,7 +161,7 @@ void SetRuntime::wait_for(const device::Event& event) {
     base::wait_until(transport().doorbell(), settings, [&] { return event.done(); });
 }
 
-std::string SetRuntime::misplacement_of(const TensorView& tensor) {
+std::string SetRuntime::device_mismatch(const TensorView& tensor) {
     using device::MemoryKind;
     auto* const driver =
         tensor.device.kind == DeviceKind::fake ? nullptr : resources_->devices.cuda_in_use();

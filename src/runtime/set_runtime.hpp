@@ -81,7 +81,7 @@ public:
 
     /// Explains what is wrong with a tensor's device: where its memory really is, as far as this
     /// rank's drivers know. Empty if nothing is wrong.
-    std::string misplacement_of(const TensorView& tensor);
+    std::string device_mismatch(const TensorView& tensor);
 
     /// See RequestCache.
     protocol::RequestIdentity identify(std::string_view name,

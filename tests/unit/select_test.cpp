@@ -57,7 +57,7 @@ TEST_CASE("on several even hosts what would be a ring goes level by level", "[se
     CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::direct, .hierarchy = true}) ==
           Algorithm::direct);
     CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 4, .policy = hosts}) ==
-          Answer{Algorithm::hierarchical, 128 * kib});
+          AlgorithmChoice{Algorithm::hierarchical, 128 * kib});
 }
 
 TEST_CASE("reproducible keeps to the tree", "[select]") {
@@ -90,13 +90,13 @@ TEST_CASE("only algorithms that cut have segments, and direct exchange shorter o
           "[select]") {
     const Policy policy{.small_bytes = 32 * kib, .segment_bytes = 128 * kib};
     CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 16, .policy = policy}) ==
-          Answer{Algorithm::ring, 128 * kib});
+          AlgorithmChoice{Algorithm::ring, 128 * kib});
     CHECK(choose({.tensor_bytes = 4, .bundle_bytes = 4, .ranks = 16, .policy = policy}) ==
-          Answer{Algorithm::recursive_doubling, 0});
+          AlgorithmChoice{Algorithm::recursive_doubling, 0});
     CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 2, .policy = policy}) ==
-          Answer{Algorithm::direct, 128 * kib});
+          AlgorithmChoice{Algorithm::direct, 128 * kib});
     CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .policy = policy}) ==
-          Answer{Algorithm::direct, 16 * kib});
+          AlgorithmChoice{Algorithm::direct, 16 * kib});
     CHECK(direct_segment_bytes(1000, 128 * kib) == 8 * kib);
     CHECK(direct_segment_bytes(1000, 1 * kib) == 1 * kib);
 }

@@ -21,10 +21,10 @@ namespace guozhuang::backends {
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     if (chosen_ == nullptr) chosen_ = &choose(bundle->bundle());
     std::optional<LaunchTurn> turn;
-    auto& order = of_.maker.order;
+    auto& order = deps_.maker.order;
     if (!is_of_one_rank() && order.concerns(group().tag.context))
         turn.emplace(order, exchange_with(bundle->bundle()), group());
-    bundle->make_contributions(of_.maker.driver, stream);
+    bundle->make_contributions(deps_.maker.driver, stream);
     auto& path = path_for(bundle->bundle());
     path.enqueue(std::move(bundle), stream);
 }
@@ -43,7 +43,7 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
 /// Says how much device memory a path has taken, NCCL's included. It compares free memory before
 /// and after, so the number is wrong if others have allocated or freed memory meanwhile.
 std::string DeviceBackend::describe_use(std::optional<std::size_t> free_before) const {
-    const auto free = of_.maker.driver->free_memory(of_.maker.device);
+    const auto free = deps_.maker.driver->free_memory(deps_.maker.device);
     if (!free_before || !free || *free >= *free_before) return {};
     constexpr auto mib = std::size_t{1} << 20;
     return fmt::format(", with about {} MiB of the GPU's memory",
@@ -53,18 +53,18 @@ std::string DeviceBackend::describe_use(std::optional<std::size_t> free_before) 
 /// The ranks try the candidates in the same order, and all of them fail or none.
 Path& DeviceBackend::choose(const engine::Bundle& first) {
     if (is_of_one_rank()) {
-        of_.report("none: there is one rank");
+        deps_.report("none: there is one rank");
         return paths_.keep(maker_.make_lone());
     }
     const auto exchange = exchange_with(first);
-    const auto devices = exchange.gather(maker_.own_device(of_.conditions));
+    const auto devices = exchange.gather(maker_.own_device(deps_.conditions));
     auto why_none = why_no_path(devices);
     auto [candidates, refused] =
-        why_none.empty() ? choose_paths(devices, of_.conditions) : PathChoice{};
+        why_none.empty() ? choose_paths(devices, deps_.conditions) : PathChoice{};
     const auto kind = name_of(first.device);
     auto level = LogLevel::info;
     for (const auto candidate : candidates) {
-        const auto free_before = of_.maker.driver->free_memory(of_.maker.device);
+        const auto free_before = deps_.maker.driver->free_memory(deps_.maker.device);
         auto [path, reason] = maker_.try_to_make(candidate, exchange);
         if (!path) {
             refused.push_back({candidate, std::move(reason)});
@@ -72,17 +72,17 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
             continue;
         }
         std::erase_if(refused, [&](const RefusedPath& other) { return other.path > candidate; });
-        const auto why = describe(refused, of_.conditions.wanted);
+        const auto why = describe(refused, deps_.conditions.wanted);
         const auto reasons = why.empty() ? "" : fmt::format(" ({})", why);
-        of_.report(fmt::format("{}{}{}", name_of(candidate), describe_use(free_before), reasons));
+        deps_.report(fmt::format("{}{}{}", name_of(candidate), describe_use(free_before), reasons));
         if (group().group_rank == 0)
-            base::log(level, "{}: tensors on {} take the {} path{}", of_.set, kind,
+            base::log(level, "{}: tensors on {} take the {} path{}", deps_.set, kind,
                       name_of(candidate), reasons);
         return paths_.keep(std::move(path));
     }
-    if (why_none.empty()) why_none = describe(refused, of_.conditions.wanted);
+    if (why_none.empty()) why_none = describe(refused, deps_.conditions.wanted);
     throw Error(ErrorCode::unavailable,
-                fmt::format("{}: no path for tensors on {}: {}", of_.set, kind, why_none));
+                fmt::format("{}: no path for tensors on {}: {}", deps_.set, kind, why_none));
 }
 
 }  // namespace guozhuang::backends

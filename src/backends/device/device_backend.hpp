@@ -29,7 +29,7 @@ public:
         PathMaker::Dependencies maker;
     };
     explicit DeviceBackend(Dependencies dependencies)
-        : of_(std::move(dependencies)), maker_(of_.maker, paths_) {}
+        : deps_(std::move(dependencies)), maker_(deps_.maker, paths_) {}
 
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override { paths_.release(); }
@@ -37,16 +37,16 @@ public:
     void stop() noexcept override { paths_.stop(); }
 
 private:
-    const wire::Group& group() const noexcept { return of_.maker.group; }
+    const wire::Group& group() const noexcept { return deps_.maker.group; }
     bool is_of_one_rank() const noexcept { return group().ranks.size() == 1; }
     RankExchange exchange_with(const engine::Bundle& bundle) const {
-        return exchange_for(bundle, group(), of_.maker.driving);
+        return exchange_for(bundle, group(), deps_.maker.driving);
     }
     Path& path_for(const engine::Bundle& bundle);
     Path& choose(const engine::Bundle& first);
     std::string describe_use(std::optional<std::size_t> free_before) const;
 
-    const Dependencies of_;
+    const Dependencies deps_;
     /// Ended after the maker, whose thread uses them. They use what the maker owns, but not to end.
     Paths paths_;
     PathMaker maker_;

@@ -10,10 +10,10 @@
 namespace guozhuang::backends {
 
 HostMover::HostMover(Dependencies dependencies)
-    : of_(std::move(dependencies)),
-      wait_(base::settings_for_words(of_.wait)),
-      copied_in_(of_.driver, of_.device),
-      moved_(of_.driver, of_.device) {
+    : deps_(std::move(dependencies)),
+      wait_(base::settings_for_words(deps_.wait)),
+      copied_in_(deps_.driver, deps_.device),
+      moved_(deps_.driver, deps_.device) {
     try {
         thread_ = base::start_thread("gz-staging", [this] { move_loads(); });
     } catch (const std::system_error& error) {
@@ -52,11 +52,11 @@ std::uint32_t HostMover::add(Load load) {
 }
 
 void HostMover::announce(device::Stream& stream, std::uint32_t chunk) {
-    of_.driver->write(stream, *copied_in_, chunk + 1);
+    deps_.driver->write(stream, *copied_in_, chunk + 1);
 }
 
 void HostMover::wait_for(device::Stream& stream, std::uint32_t chunk) {
-    of_.driver->wait(stream, *moved_, chunk + 1);
+    deps_.driver->wait(stream, *moved_, chunk + 1);
 }
 
 // --- on the thread -------------------------------------------------------------------------------
@@ -96,10 +96,10 @@ std::shared_ptr<HostMover::Load> HostMover::next_load() {
 /// hold garbage, which must not reach other ranks, so the mover waits for the end of the job, which
 /// throws.
 bool HostMover::is_copied_in(std::uint32_t chunk) const {
-    if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
+    if (base::is_aborted(deps_.doorbell)) base::throw_cause(deps_.doorbell);
     if (released_ || stopped_) throw Error(ErrorCode::aborted, "the session has ended");
     return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunk + 1) &&
-           !of_.paths.was_released();
+           !deps_.paths.was_released();
 }
 
 /// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.

@@ -71,7 +71,7 @@ private:
     void move(Load& load);
     bool is_copied_in(std::uint32_t chunk) const;
 
-    const Dependencies of_;
+    const Dependencies deps_;
     const base::WaitSettings wait_;
     const device::PinnedWord copied_in_, moved_;  ///< how many chunks
     std::uint32_t added_ = 0;                     ///< chunks

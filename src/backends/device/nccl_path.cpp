@@ -125,7 +125,7 @@ void NcclPath::stop() noexcept {
         const base::Lock lock(mutex_);
         made.swap(communicator_);
     }
-    if (made && !made->stop(of_.group.transport.doorbell(), abort_limit))
+    if (made && !made->stop(deps_.group.transport.doorbell(), abort_limit))
         base::log_warning("NCCL does not end a communicator, which is left to itself");
 }
 
@@ -134,11 +134,11 @@ void NcclPath::stop() noexcept {
 std::optional<wire::SharingFailure> NcclPath::connect(const RankExchange& ranks) {
     const auto gather = [&](const auto& own) { return ranks.gather(own); };
     if (auto failure = wire::share_together(
-            gather, [&] { return ranks.rank == 0 ? of_.nccl.make_id() : device::NcclId(); },
+            gather, [&] { return ranks.rank == 0 ? deps_.nccl.make_id() : device::NcclId(); },
             [&](const std::vector<device::NcclId>& ids) { begin_to_connect(ids[0], ranks); }))
         return failure;
     const auto connecting = communicator();
-    const auto deadline = base::deadline_after(of_.connect_limit);
+    const auto deadline = base::deadline_after(deps_.connect_limit);
     for (bool are_ready = false; !are_ready;) {
         auto failure = wire::share_together(
             gather, [&] { return int{connecting->is_ready()}; },
@@ -154,20 +154,20 @@ std::optional<wire::SharingFailure> NcclPath::connect(const RankExchange& ranks)
 
 void NcclPath::begin_to_connect(const device::NcclId& id, const RankExchange& ranks) {
     auto made =
-        WatchedCommunicator::make(of_.nccl.connect(id, ranks.rank, ranks.ranks, of_.device));
+        WatchedCommunicator::make(deps_.nccl.connect(id, ranks.rank, ranks.ranks, deps_.device));
     const base::Lock lock(mutex_);
     communicator_ = std::move(made);
 }
 
 void NcclPath::throw_late() const {
-    const auto seconds = std::chrono::duration<double>(of_.connect_limit).count();
+    const auto seconds = std::chrono::duration<double>(deps_.connect_limit).count();
     throw Error(ErrorCode::timeout, fmt::format("NCCL has not connected {} within {:g} s",
-                                                base::list_ranks(of_.group.ranks), seconds));
+                                                base::list_ranks(deps_.group.ranks), seconds));
 }
 
 /// Throws why the job ends, if it does in that time.
 void NcclPath::wait_for_end(std::chrono::milliseconds limit) const {
-    auto waiting = of_.group;
+    auto waiting = deps_.group;
     waiting.deadline = base::Clock::now() + limit;
     try {
         waiting.wait_until([] { return false; });
@@ -180,8 +180,8 @@ void NcclPath::group(const Calls& calls) {
     const auto connected = communicator();
     try {
         connected->group(calls);
-        of_.group.wait_until([&] { return connected->is_ready(); },
-                             settings_for_a_group(of_.group.transport.wait_settings()));
+        deps_.group.wait_until([&] { return connected->is_ready(); },
+                               settings_for_a_group(deps_.group.transport.wait_settings()));
     } catch (const Error&) {
         if (connected->has_failed()) wait_for_end(WatchedCommunicator::until_death_is_known);
         throw;
@@ -192,9 +192,9 @@ void NcclPath::group(const Calls& calls) {
 
 void NcclPath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
     communicator()->watch(given);
-    of_.order.begin_alone(stream);
+    deps_.order.begin_alone(stream);
     move(given->bundle(), stream);
-    of_.order.end_alone(stream);
+    deps_.order.end_alone(stream);
 }
 
 void NcclPath::move(const engine::Bundle& bundle, device::Stream& stream) {
@@ -255,7 +255,7 @@ void NcclPath::copy(std::vector<device::Copy> copies, const device::Finish& fini
                     device::Stream& stream) {
     if (finish.is_identity())
         std::erase_if(copies, [](const auto& each) { return each.to.data() == each.from.data(); });
-    of_.driver->copy_all(stream, copies, finish);
+    deps_.driver->copy_all(stream, copies, finish);
 }
 
 void NcclPath::pack(const Round& round, const device::Finish& finish, device::Stream& stream) {
@@ -313,7 +313,7 @@ void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
 }
 
 void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
-    const auto rows = of_.results.rows_of(bundle);
+    const auto rows = deps_.results.rows_of(bundle);
     const auto inputs = scaled_inputs(bundle, stream);
     std::vector<Move> moves;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -321,7 +321,7 @@ void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
         moves.push_back({.dtype = entry.tensor.dtype,
                          .row_bytes = row_bytes(entry.tensor),
                          .from = inputs[i],
-                         .into = of_.results.memory_for(entry, rows[i]),
+                         .into = deps_.results.memory_for(entry, rows[i]),
                          .splits = entry.splits,
                          .rows = rows[i],
                          .input_rows = entry.tensor.shape[0]});
@@ -356,7 +356,7 @@ std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& 
         copies.push_back({scaled, inputs[i], bundle.entries[i].tensor.dtype});
         inputs[i] = scaled;
     }
-    of_.driver->copy_all(stream, copies, {.scale = bundle.prescale});
+    deps_.driver->copy_all(stream, copies, {.scale = bundle.prescale});
     return inputs;
 }
 
@@ -364,7 +364,7 @@ std::span<std::byte> NcclPath::scratch(std::size_t bytes) {
     const auto have = scratch_.empty() ? 0 : scratch_.back().memory.size();
     if (bytes > have)
         scratch_.push_back(
-            device::allocate_owned(of_.driver, of_.device, std::max(bytes, 2 * have)));
+            device::allocate_owned(deps_.driver, deps_.device, std::max(bytes, 2 * have)));
     return scratch_.empty() ? std::span<std::byte>() : scratch_.back().memory;
 }
 

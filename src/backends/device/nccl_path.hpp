@@ -41,7 +41,7 @@ public:
         std::shared_ptr<void> owner;
     };
 
-    explicit NcclPath(Dependencies dependencies) : of_(std::move(dependencies)) {}
+    explicit NcclPath(Dependencies dependencies) : deps_(std::move(dependencies)) {}
     ~NcclPath() override { stop(); }
     NcclPath(const NcclPath&) = delete;
     NcclPath& operator=(const NcclPath&) = delete;
@@ -74,8 +74,8 @@ private:
     };
     using Round = std::vector<FusedTensors>;
 
-    int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
-    int rank() const noexcept { return of_.group.group_rank; }
+    int ranks() const noexcept { return static_cast<int>(deps_.group.ranks.size()); }
+    int rank() const noexcept { return deps_.group.group_rank; }
     std::shared_ptr<WatchedCommunicator> communicator();
     void begin_to_connect(const device::NcclId& id, const RankExchange& ranks);
     [[noreturn]] void throw_late() const;
@@ -97,7 +97,7 @@ private:
                                                     device::Stream& stream);
     std::span<std::byte> scratch(std::size_t bytes);
 
-    const Dependencies of_;
+    const Dependencies deps_;
     /// The stream may still use what has become too small; the last one is in use.
     std::vector<device::DeviceMemory> scratch_;
     base::Mutex mutex_;

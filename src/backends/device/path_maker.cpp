@@ -31,24 +31,24 @@ std::vector<int> all_of(int ranks) {
 }  // namespace
 
 PathMaker::PathMaker(Dependencies dependencies, const Paths& paths)
-    : of_(std::move(dependencies)),
+    : deps_(std::move(dependencies)),
       paths_(paths),
-      results_({.driver = of_.driver,
-                .device = of_.device,
+      results_({.driver = deps_.driver,
+                .device = deps_.device,
                 .rank = rank(),
                 .ranks = ranks(),
                 .world_rank = [this](int rank) { return world_rank(rank); },
-                .driving = of_.driving}) {}
+                .driving = deps_.driving}) {}
 
 RankDevice PathMaker::own_device(const PathConditions& conditions) {
-    const auto& transport = of_.group.transport;
+    const auto& transport = deps_.group.transport;
     RankDevice own{.host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
                    .process = device::own_process(),
-                   .device = of_.driver->sharing().id_of(of_.device),
+                   .device = deps_.driver->sharing().id_of(deps_.device),
                    .queues = conditions.queues};
     if (!may_be_nccl(conditions)) return own;  // so it is not loaded
     try {
-        const auto [nccl, reason] = device::find_nccl(*of_.driver, of_.nccl);
+        const auto [nccl, reason] = device::find_nccl(*deps_.driver, deps_.nccl);
         nccl_ = nccl;
         const auto version = nccl != nullptr ? nccl->version() : reason;
         own.set_nccl(nccl != nullptr,
@@ -76,14 +76,14 @@ PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchang
 
 PathOrReason PathMaker::nccl(const RankExchange& exchange) {
     auto path =
-        std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = of_.driver,
+        std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = deps_.driver,
                                                           .nccl = *nccl_,
-                                                          .device = of_.device,
-                                                          .group = of_.group,
-                                                          .order = of_.order,
+                                                          .device = deps_.device,
+                                                          .group = deps_.group,
+                                                          .order = deps_.order,
                                                           .results = results_,
-                                                          .connect_limit = of_.connect_limit,
-                                                          .owner = of_.owner});
+                                                          .connect_limit = deps_.connect_limit,
+                                                          .owner = deps_.owner});
     if (const auto failure = path->connect(exchange)) return refused(*failure);
     return {.path = std::move(path), .reason = {}};
 }
@@ -91,18 +91,18 @@ PathOrReason PathMaker::nccl(const RankExchange& exchange) {
 template <class ArenaPath>
 PathOrReason PathMaker::over_arenas(const RankExchange& exchange, std::vector<int> reached,
                                     bool writes) {
-    auto& transport = of_.group.transport;
+    auto& transport = deps_.group.transport;
     const auto arenas = arenas_.emplace_back(
-        std::make_shared<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
-                                                              .device = of_.device,
-                                                              .bytes = of_.arena_bytes,
+        std::make_shared<PeerArenas>(PeerArenas::Dependencies{.driver = deps_.driver,
+                                                              .device = deps_.device,
+                                                              .bytes = deps_.arena_bytes,
                                                               .ranks = exchange,
                                                               .reached = std::move(reached),
                                                               .writes = writes,
                                                               .doorbell = transport.doorbell(),
                                                               .wait = transport.wait_settings()}));
     if (const auto failure = arenas->share()) return refused(*failure);
-    return {.path = std::make_unique<ArenaPath>(of_.driver, arenas, results_), .reason = {}};
+    return {.path = std::make_unique<ArenaPath>(deps_.driver, arenas, results_), .reason = {}};
 }
 
 PathOrReason PathMaker::refused(const wire::SharingFailure& failure) const {
@@ -111,37 +111,37 @@ PathOrReason PathMaker::refused(const wire::SharingFailure& failure) const {
 }
 
 std::unique_ptr<Path> PathMaker::make_lone() const {
-    return std::make_unique<LonePath>(of_.driver, results_);
+    return std::make_unique<LonePath>(deps_.driver, results_);
 }
 
 std::unique_ptr<Path> PathMaker::make_staged() {
     return std::make_unique<StagedPath>(
-        StagedPath::Dependencies{.driver = of_.driver,
-                                 .device = of_.device,
+        StagedPath::Dependencies{.driver = deps_.driver,
+                                 .device = deps_.device,
                                  .rank = rank(),
                                  .results = results_,
                                  .mover = mover(),
-                                 .backend = moved_among(of_.group)});
+                                 .backend = moved_among(deps_.group)});
 }
 
 /// One for all paths: so messages of all bundles come in one order, and can have one tag.
 HostMover& PathMaker::mover() {
-    auto& transport = of_.group.transport;
+    auto& transport = deps_.group.transport;
     if (!mover_)
         mover_ =
-            std::make_unique<HostMover>(HostMover::Dependencies{.driver = of_.driver,
-                                                                .device = of_.device,
+            std::make_unique<HostMover>(HostMover::Dependencies{.driver = deps_.driver,
+                                                                .device = deps_.device,
                                                                 .doorbell = transport.doorbell(),
                                                                 .wait = transport.wait_settings(),
                                                                 .paths = paths_,
-                                                                .owner = of_.owner});
+                                                                .owner = deps_.owner});
     return *mover_;
 }
 
 /// By the mover's thread, which does not drive.
 std::unique_ptr<engine::Backend> PathMaker::moved_among(wire::Group group) const {
     group.pump = nullptr;
-    return of_.make_host_backend(group);
+    return deps_.make_host_backend(group);
 }
 
 }  // namespace guozhuang::backends

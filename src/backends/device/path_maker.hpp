@@ -59,9 +59,9 @@ public:
     std::unique_ptr<Path> make_staged();
 
 private:
-    int rank() const noexcept { return of_.group.group_rank; }
-    int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
-    int world_rank(int rank) const { return of_.group.ranks[static_cast<std::size_t>(rank)]; }
+    int rank() const noexcept { return deps_.group.group_rank; }
+    int ranks() const noexcept { return static_cast<int>(deps_.group.ranks.size()); }
+    int world_rank(int rank) const { return deps_.group.ranks[static_cast<std::size_t>(rank)]; }
     PathOrReason nccl(const RankExchange& exchange);
     template <class ArenaPath>
     PathOrReason over_arenas(const RankExchange& exchange, std::vector<int> reached, bool writes);
@@ -69,7 +69,7 @@ private:
     HostMover& mover();
     std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
 
-    const Dependencies of_;
+    const Dependencies deps_;
     const Paths& paths_;
     const Results results_;
     /// All arenas that have been tried, also for a path that was refused: freeing device memory may

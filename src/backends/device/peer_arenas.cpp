@@ -38,17 +38,17 @@ struct PeerArenas::Offer {
 };
 
 PeerArenas::PeerArenas(Dependencies dependencies)
-    : of_(std::move(dependencies)), words_(of_.driver, of_.device, of_.ranks) {}
+    : deps_(std::move(dependencies)), words_(deps_.driver, deps_.device, deps_.ranks) {}
 
 std::optional<wire::SharingFailure> PeerArenas::share() {
     if (auto failure = words_.share()) return failure;
-    const auto gather = [&](const auto& own) { return of_.ranks.gather(own); };
+    const auto gather = [&](const auto& own) { return deps_.ranks.gather(own); };
     auto failure = wire::share_together(
         gather, [&] { return make_offer(); },
         [&](const std::vector<Offer>& offers) { open(offers); });
     if (failure) return failure;
     meet(words_.have_tried());
-    if (of_.writes) {
+    if (deps_.writes) {
         failure = wire::share_together(
             gather, [&] { return token_of(rank()); },
             [&](const std::vector<std::uint64_t>& tokens) { require_written(tokens); });
@@ -63,26 +63,26 @@ std::optional<wire::SharingFailure> PeerArenas::share() {
 /// `ranks` uses at different addresses; only of the words do they know that order.
 void PeerArenas::meet(std::atomic<std::uint32_t>& have_come) {
     ++have_come;
-    base::wait_until(of_.doorbell, base::settings_for_words(of_.wait),
+    base::wait_until(deps_.doorbell, base::settings_for_words(deps_.wait),
                      [&] { return have_come == static_cast<std::uint32_t>(ranks()); });
 }
 
 PeerArenas::Offer PeerArenas::make_offer() {
-    stream_ = of_.driver->make_stream(of_.device);
+    stream_ = deps_.driver->make_stream(deps_.device);
     own_ = allocate();
-    Offer offer{.arena = of_.driver->sharing().offer(of_.device, own_.memory),
+    Offer offer{.arena = deps_.driver->sharing().offer(deps_.device, own_.memory),
                 .token = token_of(rank())};
     const auto all = (static_cast<std::size_t>(ranks()) + 1) * token_bytes;
-    of_.driver->fill(*stream_, own_.memory.first(all), std::array<std::byte, 1>{});
-    of_.driver->fill(*stream_, own_.memory.first(token_bytes),
-                     std::as_bytes(std::span(&offer.token, 1)));
+    deps_.driver->fill(*stream_, own_.memory.first(all), std::array<std::byte, 1>{});
+    deps_.driver->fill(*stream_, own_.memory.first(token_bytes),
+                       std::as_bytes(std::span(&offer.token, 1)));
     wait_until_done();
     return offer;
 }
 
 device::DeviceMemory PeerArenas::allocate() const {
     try {
-        return device::allocate_owned(of_.driver, of_.device, of_.bytes);
+        return device::allocate_owned(deps_.driver, deps_.device, deps_.bytes);
     } catch (const Error& error) {
         if (error.code() != ErrorCode::out_of_memory) throw;
         throw Error(error.code(),
@@ -102,18 +102,18 @@ void PeerArenas::open(std::span<const Offer> offers) {
     is_offered_ = true;
     meet(words_.have_opened());
     words_.try_on(*stream_);
-    read_ = {of_.driver, of_.device, offers.size() * token_bytes};
+    read_ = {deps_.driver, deps_.device, offers.size() * token_bytes};
     std::vector<device::Copy> copies;
-    for (const int rank : of_.reached) {
+    for (const int rank : deps_.reached) {
         const auto& offer = offers[static_cast<std::size_t>(rank)];
-        arenas_.try_emplace(rank, of_.driver, of_.device, offer.arena);
+        arenas_.try_emplace(rank, deps_.driver, deps_.device, offer.arena);
         copies.push_back({read_of(rank), of(rank).first(token_bytes)});
-        if (of_.writes)
+        if (deps_.writes)
             copies.push_back({written_by(this->rank(), of(rank)), own_.memory.first(token_bytes)});
     }
-    of_.driver->copy_all(*stream_, copies, {});
+    deps_.driver->copy_all(*stream_, copies, {});
     wait_until_done();
-    for (const int rank : of_.reached) {
+    for (const int rank : deps_.reached) {
         const auto& offer = offers[static_cast<std::size_t>(rank)];
         if (std::memcmp(read_of(rank).data(), &offer.token, token_bytes) != 0)
             throw Error(ErrorCode::unavailable,
@@ -127,7 +127,7 @@ void PeerArenas::require_written(std::span<const std::uint64_t> tokens) {
     std::vector<device::Copy> copies;
     for (int rank = 0; rank < ranks(); ++rank)
         copies.push_back({read_of(rank), written_by(rank, own_.memory)});
-    of_.driver->copy_all(*stream_, copies, {});
+    deps_.driver->copy_all(*stream_, copies, {});
     wait_until_done();
     for (int rank = 0; rank < ranks(); ++rank)
         if (std::memcmp(read_of(rank).data(), &tokens[static_cast<std::size_t>(rank)],
@@ -143,7 +143,7 @@ void PeerArenas::wait_until_done() {
     const auto done = stream_->record();
     try {
         base::wait_until(
-            of_.doorbell, base::settings_for_words(of_.wait), [&] { return done->done(); },
+            deps_.doorbell, base::settings_for_words(deps_.wait), [&] { return done->done(); },
             base::Clock::now() + most_time_to_try);
     } catch (const base::DeadlinePassed&) {
         words_.release(0);
@@ -172,7 +172,7 @@ bool PeerArenas::is_tried_out() noexcept try {
     const auto done = stream_->record();
     base::Doorbell of_nobody;
     base::wait_until(
-        of_nobody, base::settings_for_words(of_.wait), [&] { return done->done(); },
+        of_nobody, base::settings_for_words(deps_.wait), [&] { return done->done(); },
         base::Clock::now() + most_time_to_close);
     return true;
 } catch (const Error&) {
@@ -184,7 +184,7 @@ bool PeerArenas::have_all_closed() noexcept {
     ++words_.have_closed();
     try {
         base::wait_until(
-            of_.doorbell, base::settings_for_words(of_.wait),
+            deps_.doorbell, base::settings_for_words(deps_.wait),
             [&] { return words_.have_closed() == all; }, base::Clock::now() + most_time_to_close);
         return true;
     } catch (const Error&) {

@@ -44,8 +44,8 @@ public:
 
     /// As this rank's device reaches it.
     std::span<std::byte> of(int rank) const { return arenas_.at(rank).memory(); }
-    int rank() const noexcept { return of_.ranks.rank; }
-    int ranks() const noexcept { return of_.ranks.ranks; }
+    int rank() const noexcept { return deps_.ranks.rank; }
+    int ranks() const noexcept { return deps_.ranks.ranks; }
     PeerWords& words() noexcept { return words_; }
 
 private:
@@ -61,7 +61,7 @@ private:
     bool is_tried_out() noexcept;
     bool have_all_closed() noexcept;
 
-    const Dependencies of_;
+    const Dependencies deps_;
     PeerWords words_;
     std::shared_ptr<device::Stream> stream_;  ///< on which it is tried; null once it has succeeded
     device::DeviceMemory own_;

@@ -24,7 +24,7 @@ std::vector<std::int64_t> Results::exchange(const engine::Bundle& bundle,
     auto numbers = on_host(bundle);
     numbers.operation = splits.empty() ? OperationKind::all_gather : OperationKind::all_to_all;
     numbers.entries.push_back({.tensor = tensor, .splits = splits, .result = &result});
-    of_.driving.run(numbers);
+    deps_.driving.run(numbers);
     return result.as<std::int64_t>();
 }
 
@@ -34,7 +34,7 @@ std::vector<std::int64_t> Results::gather(const engine::Bundle& bundle,
 }
 
 std::vector<std::vector<std::int64_t>> Results::rows_of(const engine::Bundle& bundle) const {
-    const auto ranks = static_cast<std::size_t>(of_.ranks);
+    const auto ranks = static_cast<std::size_t>(deps_.ranks);
     std::vector<std::vector<std::int64_t>> rows;
     switch (bundle.operation) {
         case OperationKind::all_gather:
@@ -50,7 +50,7 @@ std::vector<std::vector<std::int64_t>> Results::rows_of(const engine::Bundle& bu
             for (const auto& entry : bundle.entries)
                 rows.push_back(
                     {reduce_scatter_rows(entry.tensor.shape[0], entry.splits,
-                                         of_.ranks)[static_cast<std::size_t>(of_.rank)]});
+                                         deps_.ranks)[static_cast<std::size_t>(deps_.rank)]});
             break;
         default: break;
     }
@@ -59,11 +59,11 @@ std::vector<std::vector<std::int64_t>> Results::rows_of(const engine::Bundle& bu
 
 std::span<std::byte> Results::memory_for(const engine::BundleEntry& entry,
                                          std::span<const std::int64_t> rows) const {
-    require_possible(rows, row_bytes(entry.tensor), of_.world_rank);
+    require_possible(rows, row_bytes(entry.tensor), deps_.world_rank);
     const auto bytes = describe(*entry.result, entry.tensor, rows);
     entry.result->device = entry.tensor.device;
-    if (fits_output(entry, rows, of_.rank)) return entry.output;
-    auto [memory, owner] = device::allocate_owned(of_.driver, of_.device, bytes);
+    if (fits_output(entry, rows, deps_.rank)) return entry.output;
+    auto [memory, owner] = device::allocate_owned(deps_.driver, deps_.device, bytes);
     entry.result->device_memory = std::move(owner);
     return memory;
 }

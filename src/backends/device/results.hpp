@@ -25,7 +25,7 @@ public:
         std::function<int(int)> world_rank;
         engine::Backend& driving;  ///< moves the numbers of rows
     };
-    explicit Results(Dependencies dependencies) : of_(std::move(dependencies)) {}
+    explicit Results(Dependencies dependencies) : deps_(std::move(dependencies)) {}
 
     /// Rows of each entry's result, by the rank that they come from; a reduce_scatter has one
     /// number, the rows of this rank. Empty for operations in place.
@@ -42,7 +42,7 @@ private:
     std::vector<std::int64_t> exchange(const engine::Bundle& bundle, std::vector<std::int64_t> own,
                                        std::vector<std::int64_t> splits) const;
 
-    const Dependencies of_;
+    const Dependencies deps_;
 };
 
 }  // namespace guozhuang::backends

@@ -33,16 +33,16 @@ device::DeviceMemory allocate_if_possible(const std::shared_ptr<device::Driver>&
 }  // namespace
 
 StagedPath::StagedPath(Dependencies dependencies)
-    : of_(std::move(dependencies)),
-      out_(of_.driver->make_stream(of_.device)),
-      slots_(of_.driver, of_.device, slots * slot_bytes),
-      packed_(allocate_if_possible(of_.driver, of_.device, slots * slot_bytes)) {}
+    : deps_(std::move(dependencies)),
+      out_(deps_.driver->make_stream(deps_.device)),
+      slots_(deps_.driver, deps_.device, slots * slot_bytes),
+      packed_(allocate_if_possible(deps_.driver, deps_.device, slots * slot_bytes)) {}
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     auto chunks = chunks_of_bundle(bundle->bundle());
-    HostMover::Load load{.bundle = std::move(bundle), .chunks = {}, .backend = *of_.backend};
+    HostMover::Load load{.bundle = std::move(bundle), .chunks = {}, .backend = *deps_.backend};
     for (auto& chunk : chunks) load.chunks.push_back(std::move(chunk.host));
-    const auto first = of_.mover.add(std::move(load));
+    const auto first = deps_.mover.add(std::move(load));
     if (chunks.empty()) return;
     try {
         copy(chunks, first, stream);
@@ -70,16 +70,16 @@ void StagedPath::copy(std::span<const Chunk> chunks, std::uint32_t first, device
 }
 
 void StagedPath::copy_in(const Chunk& chunk, std::uint32_t number, device::Stream& stream) {
-    of_.driver->copy_all(stream, chunk.pack, {});
-    for (const auto& [device, host] : chunk.in) of_.driver->copy(stream, host, device);
-    of_.mover.announce(stream, number);
+    deps_.driver->copy_all(stream, chunk.pack, {});
+    for (const auto& [device, host] : chunk.in) deps_.driver->copy(stream, host, device);
+    deps_.mover.announce(stream, number);
 }
 
 /// Returns its end.
 std::shared_ptr<device::Event> StagedPath::copy_out(const Chunk& chunk, std::uint32_t number) {
-    of_.mover.wait_for(*out_, number);
-    for (const auto& [device, host] : chunk.out) of_.driver->copy(*out_, device, host);
-    of_.driver->copy_all(*out_, chunk.unpack, {});
+    deps_.mover.wait_for(*out_, number);
+    for (const auto& [device, host] : chunk.out) deps_.driver->copy(*out_, device, host);
+    deps_.driver->copy_all(*out_, chunk.unpack, {});
     return out_->record();
 }
 
@@ -104,8 +104,8 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
     Chunk chunk{.in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, on_host(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
     const bool is_broadcast = bundle.operation == OperationKind::broadcast;
-    const bool gives = !is_broadcast || bundle.root == of_.rank,
-               takes = !is_broadcast || bundle.root != of_.rank;
+    const bool gives = !is_broadcast || bundle.root == deps_.rank,
+               takes = !is_broadcast || bundle.root != deps_.rank;
     const bool packs = fragments.size() > 1 && !packed_.memory.empty();
     const auto packed = packs ? packed_.memory.subspan(slot, slot_bytes) : packed_.memory;
     const auto memory = slots_.memory().subspan(slot, slot_bytes);
@@ -136,13 +136,13 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
 StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
     Chunk chunk{.in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, on_host(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
-    const auto rows = of_.results.rows_of(bundle);
+    const auto rows = deps_.results.rows_of(bundle);
     std::vector<std::span<std::byte>> outputs;
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
         const auto& entry = bundle.entries[i];
         outputs.push_back(rows.empty() ? entry.tensor.memory()
-                                       : of_.results.memory_for(entry, rows[i]));
+                                       : deps_.results.memory_for(entry, rows[i]));
         bytes += room_for({.bytes = entry.tensor.bytes()});
         if (!rows.empty()) bytes += room_for({.bytes = outputs.back().size()});
     }
@@ -169,7 +169,7 @@ StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
 std::span<std::byte> StagedPath::memory_for_whole(std::size_t bytes) {
     const auto have = whole_.empty() ? 0 : whole_.back().memory().size();
     if (bytes > have)
-        whole_.emplace_back(of_.driver, of_.device, std::max({bytes, 2 * have, slot_bytes}));
+        whole_.emplace_back(deps_.driver, deps_.device, std::max({bytes, 2 * have, slot_bytes}));
     return whole_.empty() ? std::span<std::byte>() : whole_.back().memory();
 }
 

@@ -40,9 +40,9 @@ public:
 
     bool supports(const engine::Bundle&) const noexcept override { return true; }
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
-    void release() noexcept override { of_.mover.release(); }
+    void release() noexcept override { deps_.mover.release(); }
     bool was_released() const noexcept override { return false; }
-    void stop() noexcept override { of_.mover.stop(); }
+    void stop() noexcept override { deps_.mover.stop(); }
 
 private:
     struct Transfer {
@@ -63,7 +63,7 @@ private:
     void copy_in(const Chunk& chunk, std::uint32_t number, device::Stream& stream);
     std::shared_ptr<device::Event> copy_out(const Chunk& chunk, std::uint32_t number);
 
-    const Dependencies of_;
+    const Dependencies deps_;
     const std::shared_ptr<device::Stream> out_;
     const device::PinnedMemory slots_;
     const device::DeviceMemory packed_;  ///< as much on the device; none if it has no room

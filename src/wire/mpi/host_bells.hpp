@@ -15,14 +15,14 @@ class HostBells {
 public:
     /// To be called once; the host must not be moved afterwards.
     void connect(Host& host) {
-        of_.assign(host.topology.host_of.size(), nullptr);
+        bells_.assign(host.topology.host_of.size(), nullptr);
         if (!host.memory) return all_.push_back(own_);
         own_ = &host.memory->bell(host.local_rank);
         activity_ = &host.memory->activity(host.local_rank);
         for (int local_rank = 0; local_rank < host.memory->ranks(); ++local_rank) {
             const auto rank =
                 static_cast<std::size_t>(host.ranks[static_cast<std::size_t>(local_rank)]);
-            of_[rank] = all_.emplace_back(&host.memory->bell(local_rank));
+            bells_[rank] = all_.emplace_back(&host.memory->bell(local_rank));
         }
     }
 
@@ -31,7 +31,7 @@ public:
     /// The doorbells of the host's ranks, ascending; only this rank's if it shares no memory.
     std::span<base::Doorbell* const> all() const noexcept { return all_; }
     /// The doorbell of a rank; null if this rank cannot ring it.
-    base::Doorbell* of(int rank) const noexcept { return of_[static_cast<std::size_t>(rank)]; }
+    base::Doorbell* of(int rank) const noexcept { return bells_[static_cast<std::size_t>(rank)]; }
 
     void ring(int rank, base::Audience audience = base::everybody) noexcept {
         if (auto* const bell = of(rank)) base::ring(*bell, audience);
@@ -45,7 +45,7 @@ private:
     trace::Activity private_activity_;
     base::Doorbell* own_ = &private_bell_;
     trace::Activity* activity_ = &private_activity_;
-    std::vector<base::Doorbell*> of_;  ///< by world rank
+    std::vector<base::Doorbell*> bells_;  ///< by world rank
     std::vector<base::Doorbell*> all_;
 };
 

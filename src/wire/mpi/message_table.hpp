@@ -12,7 +12,7 @@
 namespace guozhuang::wire::mpi {
 
 /// One side of a message: this rank's send or receive.
-struct Half {
+struct MessageSide {
     int peer = 0;
     std::size_t bytes = 0;
     bool receives = false;
@@ -22,7 +22,7 @@ struct Half {
 struct InFlight {
     std::uint32_t generation = 1;  ///< tells a spent ticket from a valid one
     bool busy = false;
-    Half half;
+    MessageSide side;
     std::size_t missing = 0;  ///< fragments not complete
     std::string error;        ///< of the first fragment that failed
 };

@@ -7,27 +7,27 @@
 
 namespace guozhuang::wire::mpi {
 
-Messages::Ticket MessagesInFlight::start(MPI_Comm communicator, const Half& half,
+Messages::Ticket MessagesInFlight::start(MPI_Comm communicator, const MessageSide& side,
                                          const Envelope& envelope,
                                          std::span<const std::byte> source,
                                          std::span<std::byte> target) {
     Ticket ticket;
     InFlight& message = table_.open(ticket);
     const auto index = static_cast<std::uint32_t>(ticket.id) - 1;
-    message.half = half;
+    message.side = side;
     std::size_t offset = 0;
     do {  // an empty message is one empty fragment
-        const int length = static_cast<int>(std::min(half.bytes - offset, envelope.fragment_bytes));
+        const int length = static_cast<int>(std::min(side.bytes - offset, envelope.fragment_bytes));
         const std::size_t in_flight = requests_.size();
         try {
             fragments_.push_back({index, length});
             MPI_Request* const request = &requests_.emplace_back(MPI_REQUEST_NULL);
-            if (half.receives)
-                check(MPI_Irecv(target.data() + offset, length, MPI_BYTE, half.peer, envelope.code,
+            if (side.receives)
+                check(MPI_Irecv(target.data() + offset, length, MPI_BYTE, side.peer, envelope.code,
                                 communicator, request),
                       "MPI_Irecv");
             else
-                check(MPI_Isend(source.data() + offset, length, MPI_BYTE, half.peer, envelope.code,
+                check(MPI_Isend(source.data() + offset, length, MPI_BYTE, side.peer, envelope.code,
                                 communicator, request),
                       "MPI_Isend");
         } catch (...) {
@@ -39,7 +39,7 @@ Messages::Ticket MessagesInFlight::start(MPI_Comm communicator, const Half& half
         }
         ++message.missing;
         offset += static_cast<std::size_t>(length);
-    } while (offset < half.bytes);
+    } while (offset < side.bytes);
     return ticket;
 }
 
@@ -58,8 +58,8 @@ MessagesInFlight::Progress MessagesInFlight::progress() {
         const MPI_Status& status = statuses_[i];
         complete(fragment, status, code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS);
         const InFlight& message = table_.at(fragment.index);
-        if (message.missing == 0 && message.half.receives && message.half.bytes > eager_bytes)
-            progress.senders.push_back(message.half.peer);
+        if (message.missing == 0 && message.side.receives && message.side.bytes > eager_bytes)
+            progress.senders.push_back(message.side.peer);
     }
     progress.any = true;
     drop_completed();
@@ -69,7 +69,7 @@ MessagesInFlight::Progress MessagesInFlight::progress() {
 void MessagesInFlight::complete(const Fragment& fragment, const MPI_Status& status, bool failed) {
     InFlight& message = table_.at(fragment.index);
     --message.missing;
-    const auto& [peer, bytes, receives] = message.half;
+    const auto& [peer, bytes, receives] = message.side;
     if (failed) {
         message.error =
             fmt::format("the {} rank {} failed: {}", receives ? "receive from" : "send to", peer,
@@ -96,7 +96,7 @@ void MessagesInFlight::drop_completed() {
 bool MessagesInFlight::cancel() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
         int done = 0;
-        if (table_.at(fragments_[i].index).half.receives) MPI_Cancel(&requests_[i]);
+        if (table_.at(fragments_[i].index).side.receives) MPI_Cancel(&requests_[i]);
         MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
     }
     std::erase(requests_, MPI_REQUEST_NULL);

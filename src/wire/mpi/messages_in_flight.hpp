@@ -28,8 +28,8 @@ public:
         std::vector<int> senders;  ///< of large messages that have arrived: they sleep until rung
     };
 
-    /// Starts a message: sends `source` or, if this half receives, fills `target`.
-    Ticket start(MPI_Comm communicator, const Half& half, const Envelope& envelope,
+    /// Starts a message: sends `source` or, if this side receives, fills `target`.
+    Ticket start(MPI_Comm communicator, const MessageSide& side, const Envelope& envelope,
                  std::span<const std::byte> source, std::span<std::byte> target);
     /// Tests all requests, since MPI may complete any of them at any call.
     Progress progress();

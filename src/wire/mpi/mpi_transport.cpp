@@ -31,7 +31,7 @@ namespace guozhuang::wire {
 namespace {
 
 using mpi::check;
-using mpi::Half;
+using mpi::MessageSide;
 
 /// The tag of messages that tell another host why the job ends.
 constexpr Tag abort_notice_tag{job_context, Lane::host_data, 0};
@@ -86,7 +86,7 @@ private:
     }
     void apply_abort_notice(const Message& message);
     bool on_process_end(const Monitor::End& end);
-    Ticket start(const Half& half, int code, std::span<const std::byte> source,
+    Ticket start(const MessageSide& side, int code, std::span<const std::byte> source,
                  std::span<std::byte> target, std::size_t fragment_bytes);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
 
@@ -282,11 +282,12 @@ bool MpiTransport::abandon() noexcept {
     return in_flight_.cancel();
 }
 
-Transport::Ticket MpiTransport::start(const Half& half, int code, std::span<const std::byte> source,
+Transport::Ticket MpiTransport::start(const MessageSide& side, int code,
+                                      std::span<const std::byte> source,
                                       std::span<std::byte> target, std::size_t fragment_bytes) {
     const base::Lock lock(mutex_);
     require_open();
-    return in_flight_.start(comm_, half, {code, fragment_bytes}, source, target);
+    return in_flight_.start(comm_, side, {code, fragment_bytes}, source, target);
 }
 
 Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte> bytes) {
@@ -352,7 +353,7 @@ bool MpiTransport::test(Ticket& ticket) {
         if (message.missing > 0) to_ring = progress();
         if (message.missing == 0) {
             error = message.error;
-            peer = message.half.peer;
+            peer = message.side.peer;
             in_flight_.retire(std::exchange(ticket, {}));
         }
     }
