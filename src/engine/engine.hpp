@@ -138,14 +138,13 @@ public:
     template <class Action>
     bool try_between_bundles(const Action& action) {
         if (!mutex_.try_lock()) return false;
-        bool done = false;
-        {
-            const base::Lock lock(mutex_, std::adopt_lock);
-            done = action();
-        }
         // A caller may have found the lock taken, and be waiting behind this thread.
-        base::ring_callers(context_.doorbell, context_.wait.audience);
-        return done;
+        struct RingAtEnd {
+            const Context& context;
+            ~RingAtEnd() { base::ring_callers(context.doorbell, context.wait.audience); }
+        } const ring{context_};
+        const base::Lock lock(mutex_, std::adopt_lock);
+        return action();
     }
 
     /// Takes no more requests, and has the other ranks told so. Returns at once: the thread that

@@ -89,7 +89,7 @@ TEST_CASE("a round of equal offers goes ahead, and shows each rank what all have
     }));
     // A busy machine may keep a rank from its turn for longer than the others spin. (That ranks
     // which take turns go ahead, operations_test.cpp shows.)
-    CHECK((ranks > 1 || ahead == 200));
+    if (ranks == 1) CHECK(ahead == 200);
     CHECK(ahead % ranks == 0);
 }
 

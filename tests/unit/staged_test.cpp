@@ -24,8 +24,8 @@ constexpr std::size_t whole = std::size_t{1} << 20;
 
 /// Runs body(group) on a thread per rank; returns the groups, for their counts.
 template <class Body>
-std::vector<ThreadGroup> run_staged(int ranks, const Body& body) {
-    Stages stages(ranks, room_bytes);
+std::vector<ThreadGroup> run_staged(int ranks, const Body& body, bool ranks_share_cores = false) {
+    Stages stages(ranks, room_bytes, ranks_share_cores);
     std::vector<ThreadGroup> groups;
     for (int rank = 0; rank < ranks; ++rank) groups.emplace_back(stages, rank);
     Switchboard board(ranks);  // for the threads and their exceptions: no message goes through it
@@ -226,6 +226,36 @@ TEST_CASE("what is beyond those tensors that a stage has room to show is staged"
     CHECK(groups[0].rounds() == 2);  // one to show, and one for the rest
     CHECK(groups[0].answers() == 2);
     CHECK(groups[0].bytes() < counts.size() * sizeof(float));
+}
+
+void by_size(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
+             std::size_t segment_bytes) {
+    const Blocks blocks(tensors, reduce.element_bytes(), group.size(), Cut::bundle);
+    TestScratch scratch(staged::staged_scratch_bytes<ThreadGroup>(group.size(), tensors.size()));
+    Blocks rest;
+    staged::staged_allreduce(group,
+                             {blocks, scratch.span(), reduce, segment_bytes, tensors, &rest});
+}
+
+TEST_CASE("where ranks share cores, larger bundles are added up by everybody", "[staged]") {
+    using AddUp = void (*)(ThreadGroup&, TensorSpans, const Reduce&, std::size_t);
+    const auto answers = [](std::size_t floats, bool ranks_share_cores, AddUp add_up) {
+        auto tensors = inputs_of<F32>(4, {floats});
+        const auto sums = tree_sum<F32>(tensors, 1);
+        const auto groups = run_staged(
+            4,
+            [&](ThreadGroup& group) {
+                const auto own = spans_of(tensors, group.rank());
+                add_up(group, own, Sum<float>(), whole);
+            },
+            ranks_share_cores);
+        CHECK(all_ranks_hold(tensors, sums));
+        return groups[0].answers();  // none if everybody has added up
+    };
+    CHECK(answers(512, false, by_size) == 0);
+    CHECK(answers(513, false, by_size) == 1);
+    CHECK(answers(1024, true, by_size) == 0);  // 16 KiB over all ranks
+    CHECK(answers(1025, true, by_size) == 1);
 }
 
 TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {

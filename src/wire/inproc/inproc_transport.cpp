@@ -109,9 +109,10 @@ void complete(InFlight& send, InFlight& receive) {
 using namespace inproc;
 
 struct InprocHub::State {
-    State(int ranks, const base::WaitSettings& wait_settings, int hosts)
+    State(int ranks, int cores, const std::optional<base::WaitSettings>& wait_settings, int hosts)
         : endpoints(static_cast<std::size_t>(ranks)),
-          settings(wait_settings),
+          settings(wait_settings.value_or(topology::wait_settings(ranks, cores))),
+          ranks_share_cores(ranks > cores),
           stage_bytes(stage_bytes_for(hosts)),
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         for (int rank = 0; rank < ranks; ++rank) host_of.push_back(rank * hosts / ranks);
@@ -134,6 +135,7 @@ struct InprocHub::State {
 
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
+    bool ranks_share_cores;
     std::vector<int> host_of;            ///< by rank
     std::vector<base::Doorbell*> bells;  ///< likewise
     std::size_t stage_bytes;
@@ -149,7 +151,9 @@ public:
     InprocTransport(std::shared_ptr<InprocHub::State> state, int rank)
         : state_(std::move(state)),
           rank_(rank),
-          topology_{.rank = rank, .host_of = state_->host_of},
+          topology_{.rank = rank,
+                    .host_of = state_->host_of,
+                    .ranks_share_cores = state_->ranks_share_cores},
           messages_(state_->rings(), state_->host_ranks(), rank) {}
 
     Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override {
@@ -288,12 +292,8 @@ private:
 }  // namespace
 
 InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings, int hosts)
-    : state_(std::make_shared<State>(
-          ranks,
-          settings
-              ? *settings
-              : topology::wait_settings(ranks, topology::usable_cores(topology::this_machine())),
-          hosts)) {}
+    : state_(std::make_shared<State>(ranks, topology::usable_cores(topology::this_machine()),
+                                     settings, hosts)) {}
 
 InprocHub::~InprocHub() = default;
 

@@ -313,8 +313,7 @@ void measured_sharing(Session& session, Report& report) {
     report.expect(is_possible || times.private_s == times.shared_s, "nothing to compare");
     report.same_everywhere("times", text_of(std::hexfloat, times.private_s, times.shared_s));
     // In place a rank writes its sums alone, half of what it writes to stage them.
-    const auto expected =
-        (is_possible ? 12 + 12 / 2 : 12 + 12) * static_cast<double>(bytes_of_step);
+    const auto expected = (10 + (is_possible ? 4.5 : 9)) * static_cast<double>(bytes_of_step);
     report.expect(std::abs(static_cast<double>(moved) - expected) <= 0.05 * expected,
                   text_of("it moves ", moved, " bytes instead of ", expected));
 

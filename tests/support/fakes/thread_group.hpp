@@ -24,13 +24,15 @@ class Stages {
 public:
     static constexpr std::size_t rooms = 3;
 
-    Stages(int ranks, std::size_t room_bytes)
+    Stages(int ranks, std::size_t room_bytes, bool ranks_share_cores = false)
         : progress_(static_cast<std::size_t>(ranks)),
           notes_(progress_.size() * rooms),
           lines_(progress_.size() * rooms * room_bytes / sizeof(Line)),
-          room_bytes_(room_bytes) {}
+          room_bytes_(room_bytes),
+          ranks_share_cores_(ranks_share_cores) {}
 
     int ranks() const { return static_cast<int>(progress_.size()); }
+    bool ranks_share_cores() const { return ranks_share_cores_; }
     std::span<std::byte> room(int rank, std::uint64_t round) {
         return std::as_writable_bytes(std::span(lines_))
             .subspan(index(rank, round) * room_bytes_, room_bytes_);
@@ -82,6 +84,7 @@ private:
     std::vector<std::array<std::byte, note_bytes>> notes_;
     std::vector<Line> lines_;
     std::size_t room_bytes_;
+    bool ranks_share_cores_;
 };
 
 /// A PeerMemory between threads. A rank dawdles where it reads and where it writes, each time
@@ -97,7 +100,7 @@ public:
     std::span<std::byte, note_bytes> note(int peer, std::uint64_t round) {
         return stages_->note(peer, round);
     }
-    static bool ranks_share_cores() { return false; }
+    bool ranks_share_cores() const { return stages_->ranks_share_cores(); }
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
         std::ranges::copy(bytes, room.begin());
         return bytes.size();

@@ -275,7 +275,7 @@ public:
 
     int rank() const { return group_.rank(); }
     int size() const { return group_.size(); }
-    static bool ranks_share_cores() { return false; }
+    bool ranks_share_cores() const { return group_.ranks_share_cores(); }
     std::uint64_t round() { return group_.round(); }
     std::span<std::byte> room(int peer, std::uint64_t round) { return group_.room(peer, round); }
     std::span<std::byte, note_bytes> note(int peer, std::uint64_t round) {
