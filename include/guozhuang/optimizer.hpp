@@ -122,9 +122,9 @@ public:
     /// not all gradients are there by then. Another call goes on.
     bool synchronize_for(std::chrono::microseconds limit);
     /// Ends a pass. Returns true if it was one that reduces: then everything has been synchronised,
-    /// and `step` called. If `step` throws, the gradients stay as they are, and another call only
-    /// calls `step` again. If backward runs instead (a hook is called, or gradients have changed),
-    /// the batch is left out as by discard().
+    /// and `step` called. If `step` throws, the gradients stay as they are: another call only calls
+    /// `step` again, and discard() leaves the batch out. Call one of them before the next backward:
+    /// else a hook throws, and without hooks `step` gets gradients that were not reduced.
     ///
     /// Throws Error(invalid_argument) if hooks are in use and nothing was marked since the last
     /// step: step() was called twice. Without hooks that cannot be found out: a second call without
@@ -215,7 +215,8 @@ public:
     /// returns false. Throws Error: mismatch, departed or discarded on all ranks, of which none has
     /// then stepped; what a hook has thrown in this batch (discarded on the other ranks);
     /// invalid_argument if hooks are used and step() is called twice. After an exception of the
-    /// wrapped optimizer, which it throws too, another call only steps, with the same averages.
+    /// wrapped optimizer, which it throws too, call it again, and it only steps, with the same
+    /// averages; or call discard().
     ///
     /// Without hooks a second call cannot be told from a first one: it steps again with the same
     /// gradients. Call it once after each backward.

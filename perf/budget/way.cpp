@@ -138,7 +138,7 @@ void Way::pass_stations() {
 engine::Request Way::request() const {
     api::check_name("allreduce", name_);
     return api::prepare({.set = api::set_runtime_of(nullptr, {}),
-                         .description = {.operation = protocol::OperationKind::allreduce},
+                         .description = {.operation = OperationKind::allreduce},
                          .name = name_,
                          .tensors = {tensor_}});
 }

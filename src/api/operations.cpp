@@ -16,7 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using api::OperationSpec;
-using protocol::OperationKind;
 
 /// Whatever the operation fails with, later waits throw.
 void wait_first(const engine::Pending& pending, std::chrono::microseconds limit) {
@@ -50,7 +49,7 @@ protocol::Description description_of(OperationKind operation, const O& options) 
 template <class O>
 OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
                       const O& options) {
-    api::check_name(protocol::name_of(operation), options.name);
+    api::check_name(name_of(operation), options.name);
     OperationSpec spec{.set = api::set_runtime_of(options.session, options.process_set),
                        .description = description_of(operation, options),
                        .name = options.name,
@@ -113,7 +112,7 @@ Handle start_point_to_point(const TensorView& tensor, const engine::Route& route
 }  // namespace
 
 void allreduce(const TensorView& tensor, const AllreduceOptions& options) {
-    api::check_name(protocol::name_of(OperationKind::allreduce), options.name);
+    api::check_name(name_of(OperationKind::allreduce), options.name);
     const auto set = api::set_runtime_of(options.session, options.process_set);
     std::uint64_t number = 0;
     std::optional<Handle> handle;

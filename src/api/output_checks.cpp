@@ -6,16 +6,14 @@
 #include <vector>
 
 #include "backends/rows.hpp"
+#include "collectives/layout/rows.hpp"
 
 namespace guozhuang::api {
 namespace {
 
-using protocol::OperationKind;
-
 /// Rows that each rank gets of a reduce_scatter of tensor i.
 std::vector<std::int64_t> scattered_rows(const OperationSpec& spec, std::size_t i) {
-    return backends::reduce_scatter_rows(spec.tensors[i].shape.front(), spec.splits,
-                                         spec.set->size());
+    return reduce_scatter_rows(spec.tensors[i].shape.front(), spec.splits, spec.set->size());
 }
 
 /// How many rows all_gather and all_to_all give, no rank knows yet.
@@ -105,7 +103,7 @@ std::string name_of_output(const OperationSpec& spec, std::size_t i) {
 
 void check_outputs(const OperationSpec& spec, const Check& check) {
     if (spec.outputs.empty()) return;
-    check.that(protocol::has_rows(spec.description.operation),
+    check.that(row_of(spec.description.operation).has_rows,
                "it takes no outputs, because it has no results of its own");
     check.that(spec.outputs.size() == spec.tensors.size(),
                "{} outputs were given, but it needs {}, one for each tensor", spec.outputs.size(),

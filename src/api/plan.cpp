@@ -26,7 +26,7 @@ constexpr std::size_t max_reason_bytes = 4096;  // longer texts are cut
 /// The spec of a bundle, without its tensors.
 api::OperationSpec spec_of(const std::shared_ptr<SetRuntime>& set, const PlanOptions& options) {
     return {.set = set,
-            .description = {.operation = protocol::OperationKind::allreduce,
+            .description = {.operation = OperationKind::allreduce,
                             .op = options.op,
                             .prescale = options.prescale,
                             .postscale = options.postscale,

@@ -91,10 +91,9 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
         state->id = opened->id;
         state->set_runtime = std::move(opened->set_runtime);
     };
-    agree(*runtime,
-          {.description = protocol::share(protocol::Description{
-               .operation = protocol::OperationKind::create_process_set, .ranks = state->ranks}),
-           .action = open});
+    agree(*runtime, {.description = protocol::share(protocol::Description{
+                         .operation = OperationKind::create_process_set, .ranks = state->ranks}),
+                     .action = open});
     if (state->id.context == SetId{}.context)
         throw Error(
             ErrorCode::unavailable,
@@ -116,7 +115,7 @@ void ProcessSet::remove() {
               {.name = fmt::format("#{} {}", state_->id.epoch, name),
                .named = false,
                .description = protocol::share(
-                   protocol::Description{.operation = protocol::OperationKind::remove_process_set}),
+                   protocol::Description{.operation = OperationKind::remove_process_set}),
                .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
     } catch (...) {
         state_->removed = false;  // the caller may try again, for instance if a rank had joined

@@ -22,7 +22,6 @@ namespace guozhuang::api {
 namespace {
 
 using protocol::Description;
-using protocol::OperationKind;
 
 // The longest encodings of fields of a tensor's description.
 constexpr std::size_t most_bytes_beside_name = 8, most_bytes_of_extent = 10;
@@ -62,9 +61,8 @@ void check_tensor(const TensorView& tensor, const Check& check) {
 namespace {
 
 void check_reduction(const Description& description, DType dtype, const Check& check) {
-    if (description.operation != OperationKind::allreduce &&
-        description.operation != OperationKind::reduce_scatter)
-        return;
+    const auto& operation = row_of(description.operation);
+    if (!operation.has_op) return;
     const bool logical = description.op == ReduceOp::min || description.op == ReduceOp::max;
     check.that(dtype != DType::boolean || logical,
                "op {} is not defined on bool; use min (and) or max (or)", name_of(description.op));
@@ -72,8 +70,7 @@ void check_reduction(const Description& description, DType dtype, const Check& c
         check.that(is_floating(dtype),
                    "op adasum is not defined on {}; it needs f16, bf16, f32 or f64",
                    name_of(dtype));
-        check.that(description.operation == OperationKind::allreduce,
-                   "op adasum weighs whole tensors; use allreduce");
+        check.that(operation.in_place, "op adasum weighs whole tensors; use allreduce");
     }
     check.that(
         is_floating(dtype) || (description.prescale == 1 && description.postscale == 1),
@@ -84,7 +81,7 @@ void check_reduction(const Description& description, DType dtype, const Check& c
 /// The caller's splits, checked; of all_to_all else equal ones.
 std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const Check& check) {
     const auto rows = spec.tensors.front().shape.front();
-    if (spec.splits.empty() && spec.description.operation == OperationKind::all_to_all) {
+    if (spec.splits.empty() && !row_of(spec.description.operation).splits_agreed) {
         check.that(rows % size == 0,
                    "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
         return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
@@ -104,26 +101,23 @@ std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const C
     return spec.splits;
 }
 
-/// Splits of a reduce_scatter are part of its description: they must be the same on all ranks.
+/// Splits that all ranks must agree on are part of the description.
 void set_splits(OperationSpec& spec, const Check& check) {
-    const auto operation = spec.description.operation;
-    const bool scatters = operation == OperationKind::reduce_scatter;
-    if (operation == OperationKind::all_to_all || (scatters && !spec.description.group))
+    const auto& operation = row_of(spec.description.operation);
+    if (operation.has_splits && !spec.description.group)
         spec.splits = splits_of(spec, spec.set->size(), check);
     check.that(spec.splits.empty() || !spec.description.group,
                "splits are of one tensor; without them a group is scattered in equal parts");
-    check.that(spec.splits.empty() || protocol::has_rows(operation),
+    check.that(spec.splits.empty() || operation.has_splits,
                "it takes no splits, because it does not cut its tensor");
-    if (scatters) spec.description.splits = spec.splits;
+    if (operation.splits_agreed) spec.description.splits = spec.splits;
 }
 
 protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
     const auto& tensor = spec.tensors[i];
     protocol::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
     if (!spec.tensor_names.empty()) description.name = spec.tensor_names[i];
-    const auto operation = spec.description.operation;
-    if (operation == OperationKind::all_gather || operation == OperationKind::all_to_all)
-        description.shape.front() = -1;
+    if (row_of(spec.description.operation).rows_differ) description.shape.front() = -1;
     return description;
 }
 
@@ -192,7 +186,7 @@ void check_bare(const BareOperation& bare, const Check& check) {
     check.that(description.root >= 0 && description.root < transport.size(),
                "root {} is not a rank; there are ranks 0 to {}", description.root,
                transport.size() - 1);
-    check.that(description.operation != OperationKind::broadcast ||
+    check.that(!row_of(description.operation).has_root ||
                    bare.set.group_ranks().group_rank_of(description.root),
                "root {} is not in {}", description.root, bare.set.group_ranks().name());
     for (std::size_t i = 0; i < bare.tensors.size(); ++i) {
@@ -200,7 +194,7 @@ void check_bare(const BareOperation& bare, const Check& check) {
         const auto own = description.group ? check.of_tensor(bare.tensor_names, i) : check;
         check_tensor(tensor, own);
         check_reduction(description, tensor.dtype, own);
-        own.that(!protocol::has_rows(description.operation) || !tensor.shape.empty(),
+        own.that(!row_of(description.operation).has_rows || !tensor.shape.empty(),
                  "a 0-dimensional tensor has no rows; give it a dimension");
     }
 }
@@ -295,14 +289,14 @@ void move_once(std::span<OperationSpec> specs, std::string_view operation, std::
 }
 
 void check(const BareOperation& bare) {
-    check_bare(bare, Check(protocol::name_of(bare.description.operation), bare.name,
-                           bare.set.transport().rank()));
+    check_bare(bare,
+               Check(name_of(bare.description.operation), bare.name, bare.set.transport().rank()));
 }
 
 engine::Request prepare(OperationSpec&& spec) {
     const auto operation = spec.description.operation;
     const auto name = spec.name;
-    const Check check(protocol::name_of(operation), name, spec.set->transport().rank());
+    const Check check(name_of(operation), name, spec.set->transport().rank());
     check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first,
                 spec.tensor_names},
                check);
@@ -310,10 +304,8 @@ engine::Request prepare(OperationSpec&& spec) {
     set_splits(spec, check);
     check_outputs(spec, check);
     auto device = check_devices(spec, check);
-    const bool writes =
-        operation == OperationKind::allreduce || operation == OperationKind::broadcast;
-    if (writes && spec.tensors.size() > 1)
-        move_once({&spec, 1}, protocol::name_of(operation), name);
+    if (row_of(operation).in_place && spec.tensors.size() > 1)
+        move_once({&spec, 1}, name_of(operation), name);
     auto identity = identify(spec, check);
     return {.name = std::move(identity.name),
             .number = spec.number,

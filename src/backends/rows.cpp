@@ -12,25 +12,6 @@ std::size_t row_bytes(const TensorView& tensor) {
     return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
 }
 
-std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
-                                           std::span<const std::int64_t> rows,
-                                           std::size_t row_bytes) {
-    std::vector<std::span<std::byte>> blocks;
-    for (const auto count : rows) {
-        blocks.push_back(memory.first(static_cast<std::size_t>(count) * row_bytes));
-        memory = memory.subspan(blocks.back().size());
-    }
-    return blocks;
-}
-
-std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
-                                              std::span<const std::int64_t> splits, int ranks) {
-    if (!splits.empty()) return {splits.begin(), splits.end()};
-    std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows / ranks);
-    for (auto& one_more : std::span(each).first(static_cast<std::size_t>(rows % ranks))) ++one_more;
-    return each;
-}
-
 bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank) {
     const auto input = std::span<const std::byte>(entry.tensor.memory());
     const auto output = std::span<const std::byte>(entry.output);

@@ -6,7 +6,6 @@
 #include <guozhuang/handle.hpp>
 #include <guozhuang/tensor.hpp>
 #include <span>
-#include <vector>
 
 #include "engine/backend.hpp"
 
@@ -15,16 +14,6 @@ namespace guozhuang::backends {
 
 /// Bytes of one row.
 std::size_t row_bytes(const TensorView& tensor);
-
-/// The memory cut along dim 0, in this many rows each.
-std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
-                                           std::span<const std::int64_t> rows,
-                                           std::size_t row_bytes);
-
-/// How many of these rows each rank gets in a reduce_scatter: its split or, without splits, an
-/// equal part, the first ranks one more.
-std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
-                                              std::span<const std::int64_t> splits, int ranks);
 
 /// Whether a result of this many rows from each rank goes to the entry's output: that has as many
 /// bytes, and an all_gather's input that lies in it is where this rank's rows go.

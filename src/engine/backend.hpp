@@ -10,7 +10,7 @@
 
 #include "collectives/policy.hpp"
 #include "device/device.hpp"
-#include "protocol/operation.hpp"
+#include "protocol/description.hpp"
 
 namespace guozhuang::engine {
 
@@ -28,27 +28,13 @@ struct BundleEntry {
 /// The tensors that one entry of the log moves together. Every rank of the set runs the same
 /// bundle, with the same entries in the same order.
 struct Bundle {
-    protocol::OperationKind operation = protocol::OperationKind::allreduce;
-    ReduceOp op = ReduceOp::sum;
-    double prescale = 1, postscale = 1;
+    /// The operation, and its options. Outlives the bundle.
+    const protocol::Description* description = nullptr;
     int root = 0;  ///< group rank
-    DeviceKind device = DeviceKind::host;
     /// Divisor of an average: the number of ranks that have not joined.
     int contributors = 1;
     selection::Policy policy;
     std::vector<BundleEntry> entries;
-};
-
-/// An allreduce of one host tensor, before the ranks have agreed on it.
-struct EagerAllreduce {
-    std::span<std::byte> memory;  ///< of the tensor
-    DType dtype = DType::f32;
-    ReduceOp op = ReduceOp::sum;
-    double prescale = 1, postscale = 1;
-    const selection::Policy& policy;  ///< of the log's entries
-    /// Fingerprint of the name and description. Ranks with equal fingerprints ask for the same
-    /// allreduce.
-    std::uint64_t fingerprint = 0;
 };
 
 /// Runs bundles of host tensors: combines algorithms and a wire. One thread calls run(): whichever
@@ -60,10 +46,11 @@ public:
     /// fails; the contents of the bundle's tensors are then undefined.
     virtual void run(const Bundle& bundle) = 0;
 
-    /// Runs the allreduce at once if all ranks of the set ask for it at about the same time. If one
-    /// does not, returns false on all, and the tensor is untouched. Called as run() is, and throws
-    /// as that does.
-    virtual bool run_eagerly(const EagerAllreduce&) { return false; }
+    /// Runs an allreduce of one tensor before the ranks have agreed on it, if all ranks of the set
+    /// ask for it at about the same time: those whose fingerprints of its name and description are
+    /// equal. If one does not, returns false on all, and the tensor is untouched. Called as run()
+    /// is, and throws as that does.
+    virtual bool run_eagerly(const Bundle&, std::uint64_t /*fingerprint*/) { return false; }
     /// This rank waits for something else: others need not wait for it in run_eagerly().
     virtual void decline_eager() noexcept {}
 };

@@ -9,7 +9,7 @@ namespace guozhuang::engine {
 
 void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
     const auto& request = pending->request();
-    if (request.description->operation == protocol::OperationKind::join)
+    if (request.description->operation == OperationKind::join)
         negotiator_.join(request.name, pending);
     else
         negotiator_.submit(request.name, request.named, request.description, pending);

@@ -50,14 +50,10 @@ bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
         protocol::fingerprint_of_allreduce(name, number, description, tensor.dtype, tensor.shape);
     const Running running(*this, call);
     try {
-        if (!host_->run_eagerly({.memory = tensor.memory(),
-                                 .dtype = tensor.dtype,
-                                 .op = description.op,
-                                 .prescale = description.prescale,
-                                 .postscale = description.postscale,
-                                 .policy = policy_,
-                                 .fingerprint = fingerprint}))
-            return false;
+        bundle_.description = &description;
+        bundle_.entries.clear();
+        bundle_.entries.push_back({.tensor = tensor});
+        if (!host_->run_eagerly(bundle_, fingerprint)) return false;
     } catch (...) {
         failure = error_of(std::current_exception(), call);
         return false;

@@ -33,12 +33,17 @@ class EagerCalls {
 public:
     /// `policy`: of the log's entries.
     EagerCalls(const Context& context, SubmissionQueue& queue, const selection::Policy& policy)
-        : context_(context), queue_(queue), policy_(policy) {}
+        : context_(context), queue_(queue) {
+        bundle_.policy = policy;
+        bundle_.contributors = context.size;
+        bundle_.entries.reserve(1);  // a call allocates nothing
+    }
     /// Says who runs them. Before the first call.
     void set_backend(Backend& host) noexcept { host_ = &host; }
 
     bool may_run() const noexcept {
-        return host_ != nullptr && policy_.forced == Algorithm::automatic && !queue_.has_pending();
+        return host_ != nullptr && bundle_.policy.forced == Algorithm::automatic &&
+               !queue_.has_pending();
     }
     /// Returns false if it has changed nothing but the call's number; or has set `failure`, which
     /// is to end the job.
@@ -62,7 +67,7 @@ private:
 
     const Context& context_;
     SubmissionQueue& queue_;
-    const selection::Policy policy_;
+    Bundle bundle_;  ///< of the running call
     Backend* host_ = nullptr;
     std::atomic<const EagerCall*> running_{nullptr};
     std::shared_ptr<Pending> watched_;  ///< the running one, if a stall report has looked at it

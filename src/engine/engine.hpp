@@ -109,7 +109,7 @@ public:
     }
 
     /// Takes back the number that such a call has got, and that is not submitted after all.
-    void return_number(protocol::OperationKind operation, std::uint64_t number) noexcept {
+    void return_number(OperationKind operation, std::uint64_t number) noexcept {
         queue_.return_number(operation, number);
     }
 

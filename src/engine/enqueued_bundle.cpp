@@ -28,7 +28,7 @@ bool EnqueuedBundle::attempt(const std::function<void()>& work) noexcept {
     try {
         const trace::TimelineSlice slice(*context_.timeline, "bundle",
                                          [&] { return facts_of(bundle_, context_.set); });
-        context_.activity.running.write(name_of(bundle_.operation),
+        context_.activity.running.write(name_of(bundle_.description->operation),
                                         requests_.front()->request().name.text());
         base::pass(base::Failpoint::execute);
         work();
@@ -53,7 +53,7 @@ void EnqueuedBundle::make_contributions(const std::shared_ptr<device::Driver>& d
             tensor.data = memory.data();
             std::array<std::byte, 8> element{};
             const auto neutral = std::span(element).first(size_of(tensor.dtype));
-            device::fill_neutral(tensor.dtype, bundle_.op, neutral);
+            device::fill_neutral(tensor.dtype, bundle_.description->op, neutral);
             if (!memory.empty()) driver->fill(stream, memory, neutral);
         }
     }

@@ -82,7 +82,7 @@ bool moves_little(const protocol::LogEntry& entry,
     for (const auto& pending : requests) {
         const auto& request = pending->request();
         if (request.action || request.device) return false;
-        const bool gathers = request.description->operation == protocol::OperationKind::all_gather;
+        const bool gathers = request.description->operation == OperationKind::all_gather;
         for (const auto& tensor : request.tensors)
             bytes += tensor.bytes() * static_cast<std::size_t>(gathers ? ranks : 1);
     }
@@ -93,13 +93,9 @@ Bundle bundle_of(const protocol::LogEntry& entry,
                  std::span<const std::shared_ptr<Pending>> requests,
                  const protocol::GroupRanks& group_ranks, int ranks) {
     const auto& description = *requests.front()->request().description;
-    Bundle bundle{.operation = description.operation,
-                  .op = description.op,
-                  .prescale = description.prescale,
-                  .postscale = description.postscale,
+    Bundle bundle{.description = &description,
                   // The root is in the group: the caller has checked that.
                   .root = group_ranks.group_rank_of(description.root).value_or(0),
-                  .device = description.device,
                   .contributors = ranks - static_cast<int>(entry.absent.size()),
                   .policy = entry.policy,
                   .entries = {}};
@@ -128,8 +124,9 @@ trace::TimelineFacts facts_of(const Request& request,
 }
 
 trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set) {
-    trace::TimelineFacts facts{
-        .operation = name_of(bundle.operation), .tensors = bundle.entries.size(), .set = set};
+    trace::TimelineFacts facts{.operation = name_of(bundle.description->operation),
+                               .tensors = bundle.entries.size(),
+                               .set = set};
     for (const auto& entry : bundle.entries) facts.bytes += entry.tensor.bytes();
     return facts;
 }

@@ -108,7 +108,7 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
         return listener->on_end(requests, nullptr);
     }
     auto bundle = bundle_of(entry, requests, context_.group_ranks, context_.size);
-    const auto executor = of(bundle.device);
+    const auto executor = of(bundle.description->device);
     if (context_.timeline->on())
         for (const auto& pending : requests) context_.timeline->enter(pending.get(), "bundle");
     if (const auto* on_stream = on_stream_of(executor))

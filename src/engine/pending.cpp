@@ -59,15 +59,12 @@ std::string Request::label() const {
 
 Pending::Pending(Request&& request, std::shared_ptr<ProgressSource> progress_source)
     : request_(std::move(request)), progress_source_(std::move(progress_source)) {
-    switch (request_.description->operation) {
-        case protocol::OperationKind::all_gather:
-        case protocol::OperationKind::all_to_all:
-        case protocol::OperationKind::reduce_scatter:
-            results_.resize(request_.tensors.size());
-            set_outputs(request_.outputs);
-            break;
-        case protocol::OperationKind::join: results_.resize(1); break;
-        default: break;
+    const auto operation = request_.description->operation;
+    if (row_of(operation).has_rows) {
+        results_.resize(request_.tensors.size());
+        set_outputs(request_.outputs);
+    } else if (operation == OperationKind::join) {
+        results_.resize(1);
     }
 }
 

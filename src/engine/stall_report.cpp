@@ -65,7 +65,7 @@ std::optional<SetSnapshot::RankSnapshot> SetSnapshot::look_at(int rank) const {
         if (auto content = slot.note.read()) snapshot.waiting.push_back(std::move(*content));
     if (activity.last_pending != nullptr) snapshot.last = activity.submitted.read();
     const auto is_join = [&](const Content& content) {
-        return content.kind == name_of(protocol::OperationKind::join) &&
+        return content.kind == name_of(OperationKind::join) &&
                content.text ==
                    as_noted(content.kind, std::string(bare(content.text)), group_ranks_);
     };

@@ -44,8 +44,7 @@ bool StallReporter::report(const Stalled& stalled, const Progress& progress,
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective,
                is_open = is_collective && !progress.is_resolved;
-    const bool is_join =
-        is_collective && request.description->operation == protocol::OperationKind::join;
+    const bool is_join = is_collective && request.description->operation == OperationKind::join;
     const StallReport report(request, is_collective && !is_open, set_snapshot);
     if (is_join && !report.has_stopped()) return false;
     const bool is_unmet = is_open ? report.has_culprits() : progress.is_unmatched;

@@ -47,8 +47,7 @@ std::shared_ptr<Pending>& SubmissionQueue::free_row(const Request& request) {
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 
-std::string SubmissionQueue::name_of_number(protocol::OperationKind operation,
-                                            std::uint64_t number) const {
+std::string SubmissionQueue::name_of_number(OperationKind operation, std::uint64_t number) const {
     auto name = fmt::format("#{} {}", number, name_of(operation));
     if (joins_ > 0) name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
     return name;
@@ -90,7 +89,7 @@ SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request,
     operations_.push_back(pending);
     row = pending;
     pending_count_.fetch_add(1);
-    if (operation == protocol::OperationKind::join) joined_ = true;
+    if (operation == OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
     // Counted last: ranks must count alike, and an operation that failed to be submitted does not
     // count. One that has taken a number before (take_number) has been counted.
@@ -129,20 +128,18 @@ SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request, const Rout
     return {std::move(pending), wakes_driver};
 }
 
-std::uint64_t SubmissionQueue::take_number(protocol::OperationKind operation) {
+std::uint64_t SubmissionQueue::take_number(OperationKind operation) {
     const base::Lock lock(mutex_);
     return ++unnamed_[operation];
 }
 
-void SubmissionQueue::return_number(protocol::OperationKind operation,
-                                    std::uint64_t number) noexcept {
+void SubmissionQueue::return_number(OperationKind operation, std::uint64_t number) noexcept {
     const base::Lock lock(mutex_);
     const auto last = unnamed_.find(operation);
     if (last != unnamed_.end() && last->second == number) --last->second;
 }
 
-std::string SubmissionQueue::numbered_name(protocol::OperationKind operation,
-                                           std::uint64_t number) const {
+std::string SubmissionQueue::numbered_name(OperationKind operation, std::uint64_t number) const {
     const base::Lock lock(mutex_);
     return name_of_number(operation, number);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "collectives/operation_kind.hpp"
 #include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
 #include "engine/life_cycle.hpp"
@@ -22,7 +23,6 @@
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
 #include "engine/release_thread.hpp"
-#include "protocol/operation.hpp"
 
 namespace guozhuang::engine {
 
@@ -67,11 +67,11 @@ public:
     Submitted submit(Request&& request, const Route& route, std::shared_ptr<StagedMessage> staged,
                      std::shared_ptr<ProgressSource> progress_source, bool caller_waits);
     /// The next number of an operation without a name, for one that may not be submitted.
-    std::uint64_t take_number(protocol::OperationKind operation);
+    std::uint64_t take_number(OperationKind operation);
     /// Takes it back from one that is not submitted after all, unless another has got the next.
-    void return_number(protocol::OperationKind operation, std::uint64_t number) noexcept;
+    void return_number(OperationKind operation, std::uint64_t number) noexcept;
     /// Its name.
-    std::string numbered_name(protocol::OperationKind operation, std::uint64_t number) const;
+    std::string numbered_name(OperationKind operation, std::uint64_t number) const;
     /// Adds the neutral contributions of this rank, which it has not submitted itself.
     void add_neutral(const Requests& requests);
     /// Adds the wait for the other ranks to close, unless the log is complete. It is an operation,
@@ -125,7 +125,7 @@ public:
 private:
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     std::shared_ptr<Pending>& free_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
-    std::string name_of_number(protocol::OperationKind operation, std::uint64_t number) const
+    std::string name_of_number(OperationKind operation, std::uint64_t number) const
         GUOZHUANG_REQUIRES(mutex_);
     bool free_name(const std::shared_ptr<Pending>& pending) noexcept GUOZHUANG_REQUIRES(mutex_);
     bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;
@@ -140,7 +140,7 @@ private:
     bool driver_is_woken_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);  ///< from submission to the end
     /// How many operations without a name this rank has submitted since the last join.
-    std::map<protocol::OperationKind, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::map<OperationKind, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(mutex_);
     bool joined_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< and waits for the others to join
     std::uint64_t joins_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(mutex_);

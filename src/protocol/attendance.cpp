@@ -6,7 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <iterator>
 
-#include "protocol/operation.hpp"
+#include "collectives/operation_kind.hpp"
 
 namespace guozhuang::protocol {
 

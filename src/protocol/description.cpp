@@ -16,14 +16,6 @@
 
 namespace guozhuang::protocol {
 
-std::string_view name_of(OperationKind operation) noexcept {
-    static constexpr std::string_view names[] = {
-        "allreduce", "all_gather",         "broadcast",          "all_to_all", "reduce_scatter",
-        "barrier",   "create_process_set", "remove_process_set", "join"};
-    static_assert(std::size(names) == static_cast<std::size_t>(last_of(OperationKind{})) + 1);
-    return names[static_cast<std::size_t>(operation)];
-}
-
 Bytes encode(const Description& description) {
     Writer out;
     write(out, description);

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "collectives/operation_kind.hpp"
 #include "protocol/fields.hpp"
-#include "protocol/operation.hpp"
 
 namespace guozhuang::protocol {
 

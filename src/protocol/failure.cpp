@@ -57,22 +57,18 @@ void set_discard(LogEntry& failure, Groups discarding, const GroupRanks& group_r
 std::string refusal_without(std::span<const int> joined, const Description& description,
                             const GroupRanks& group_ranks) {
     if (joined.empty()) return {};
-    switch (description.operation) {
-        case OperationKind::broadcast:
-            if (const auto root = group_ranks.group_rank_of(description.root);
-                !root || !std::ranges::binary_search(joined, *root))
-                return {};
+    const auto& operation = row_of(description.operation);
+    if (operation.has_root) {
+        const auto root = group_ranks.group_rank_of(description.root);
+        if (root && std::ranges::binary_search(joined, *root))
             return fmt::format("its root, rank {}, has joined", description.root);
-        case OperationKind::all_to_all:
-        case OperationKind::create_process_set:
-        case OperationKind::remove_process_set:
-            return fmt::format(
-                "it needs every rank, and {} joined",
-                joined.size() == 1
-                    ? fmt::format("rank {} has", group_ranks.world_rank(joined.front()))
-                    : fmt::format("{} have", base::list_ranks(group_ranks.world_ranks(joined))));
-        default: return {};
     }
+    if (!operation.needs_all_ranks) return {};
+    return fmt::format(
+        "it needs every rank, and {} joined",
+        joined.size() == 1
+            ? fmt::format("rank {} has", group_ranks.world_rank(joined.front()))
+            : fmt::format("{} have", base::list_ranks(group_ranks.world_ranks(joined))));
 }
 
 }  // namespace

@@ -22,9 +22,8 @@ std::size_t entry_bytes_of(const ReadyRequest& request) {
 }
 
 bool is_fusable(const Description& description) {
-    const bool moves_in_place = description.operation == OperationKind::allreduce ||
-                                description.operation == OperationKind::broadcast;
-    return moves_in_place && !description.group && description.tensors.size() == 1;
+    return row_of(description.operation).in_place && !description.group &&
+           description.tensors.size() == 1;
 }
 
 bool can_fuse(const ReadyRequest& one, const ReadyRequest& other) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <guozhuang/stream.hpp>
-#include <optional>
 #include <vector>
 
 namespace guozhuang {
@@ -40,8 +39,6 @@ struct Batch {
         return state != State::open || passes > 0 || failure || any_accumulated();
     }
     std::exception_ptr failure = nullptr;  ///< of a hook
-    /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
-    std::optional<std::uint64_t> unstepped = {};
 
     /// Begins anew. Allocates nothing but for the first batch: the others must not find this rank
     /// in the batch before.
@@ -55,7 +52,6 @@ struct Batch {
         passes = 0;
         state = State::open;
         failure = nullptr;
-        unstepped.reset();
     }
 };
 

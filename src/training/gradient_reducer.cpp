@@ -67,14 +67,12 @@ struct GradientReducer::State {
     void keep_failure(const Act& act);
     void discard(std::string_view reason);
     void leave_out();
-    std::uint64_t gradient_hash() const;
     ElementOptions on_stream_of(const TensorView& tensor) const;
     void close_batch();
     template <class Wait>
     bool wait_for_averages(const Wait& wait);
     template <class Wait>
     bool synchronize(const Wait& wait);
-    void look_for_new_batch();
 
     std::vector<Parameter> parameters;
     OptimizerOptions options;
@@ -201,7 +199,6 @@ std::size_t GradientReducer::State::find(std::string_view name) const {
 }
 
 void GradientReducer::State::mark(std::size_t parameter) {
-    if (batch.unstepped) leave_out();  // backward has begun another batch
     if (parameter >= parameters.size())
         refuse(own_name(),
                fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
@@ -301,9 +298,8 @@ void GradientReducer::State::complete_unmarked() {
     if (!absent.empty() && !std::exchange(warned, true))
         log_message(
             LogLevel::warning,
-            fmt::format("DistributedOptimizer {}: the gradient of {} was not marked in "
-                        "this step and counts as zero "
-                        "(said once; there may be others)",
+            fmt::format("DistributedOptimizer {}: the gradient of {} was not marked in this step "
+                        "and counts as zero (said once; there may be others)",
                         base::quote(own_name()), base::quote(parameters[absent.back()].name)));
     for (std::size_t i = parameters.size(); i-- > 0;)
         if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
@@ -351,28 +347,11 @@ void GradientReducer::State::leave_out() {
     start_batch();
 }
 
-std::uint64_t GradientReducer::State::gradient_hash() const {
-    std::uint64_t all = 0;
-    for (const auto& parameter : parameters)
-        if (parameter.has_gradient())
-            all = all * 31 + hash(parameter.gradient, on_stream_of(parameter.gradient));
-    return all;
-}
-
 ElementOptions GradientReducer::State::on_stream_of(const TensorView& tensor) const {
     const auto* const stream = streams.of(tensor.device);
     return {.stream = stream ? std::optional(*stream) : std::nullopt,
             .session = options.session,
             .process_set = options.process_set};
-}
-
-/// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
-/// batch's.
-void GradientReducer::State::look_for_new_batch() {
-    if (!batch.unstepped) return;
-    const bool is_new = *batch.unstepped != gradient_hash();
-    batch.unstepped.reset();
-    if (is_new) leave_out();
 }
 
 /// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
@@ -415,7 +394,6 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
 
 template <class Wait>
 bool GradientReducer::State::synchronize(const Wait& wait) {
-    look_for_new_batch();
     if (!batch.is_closed() || batch.failure) close_batch();
     return wait_for_averages(wait);
 }
@@ -458,7 +436,6 @@ bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {
     auto& state = *state_;
-    state.look_for_new_batch();
     try {
         state.note_values();
     } catch (...) {  // the step() that ends the batch throws it, on all ranks
@@ -472,7 +449,10 @@ bool GradientReducer::finish_pass(const std::function<void()>& step) {
     try {
         if (step) step();
     } catch (...) {
-        state.batch.unstepped = state.gradient_hash();
+        log_message(LogLevel::warning,
+                    fmt::format("DistributedOptimizer {}: the wrapped optimizer has thrown; call "
+                                "step() to step with the same averages, or discard()",
+                                base::quote(state.own_name())));
         throw;
     }
     state.start_batch();

@@ -89,7 +89,7 @@ public:
     /// Returns its end.
     std::shared_ptr<device::Event> enqueue_allreduce() {
         auto bundle = std::make_shared<RecordedBundle>();
-        bundle->contents.device = DeviceKind::fake;
+        bundle->contents.description = &on_fakes_;
         bundle->contents.entries.push_back({.tensor = tensor_});
         backend_.enqueue(std::move(bundle), *stream_);
         return stream_->record();
@@ -106,6 +106,7 @@ private:
                 .tag = {0, lane}};
     }
 
+    const protocol::Description on_fakes_{.device = DeviceKind::fake};
     const std::shared_ptr<device::Driver> driver_;
     const std::shared_ptr<device::Stream> stream_ = driver_->make_stream(0);
     std::vector<float> numbers_ = std::vector<float>(100);

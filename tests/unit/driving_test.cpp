@@ -93,7 +93,7 @@ TEST_CASE("a wait with a limit runs a small bundle itself, and no large one") {
 }
 
 TEST_CASE("an all_gather moves what every rank sends") {
-    const auto moves_little = [](protocol::OperationKind operation, int ranks) {
+    const auto moves_little = [](OperationKind operation, int ranks) {
         std::vector<float> quarter(1 << 16);
         engine::Request request{
             .description = protocol::share(protocol::Description{.operation = operation}),
@@ -102,7 +102,7 @@ TEST_CASE("an all_gather moves what every rank sends") {
         return engine::moves_little({.kind = protocol::LogEntry::Kind::execute}, {&pending, 1},
                                     ranks);
     };
-    using enum protocol::OperationKind;
+    using enum OperationKind;
     CHECK(moves_little(all_gather, 4));
     CHECK_FALSE(moves_little(all_gather, 5));
     CHECK(moves_little(allreduce, 5));

@@ -45,7 +45,7 @@ struct Outcome {
     std::vector<std::vector<float>> numbers;
     int crossings = 0;
 };
-Outcome run_on(const Ranks& hosts, protocol::OperationKind operation, std::size_t count) {
+Outcome run_on(const Ranks& hosts, OperationKind operation, std::size_t count) {
     const int ranks = static_cast<int>(hosts.size());
     Ranks everybody(hosts.size());
     std::iota(everybody.begin(), everybody.end(), 0);
@@ -65,11 +65,12 @@ Outcome run_on(const Ranks& hosts, protocol::OperationKind operation, std::size_
             own.push_back(1.0f / static_cast<float>(1 + rank + ranks * static_cast<int>(i % 7)));
         const TensorView tensor(own);
         Result result;
-        backend.run({.operation = operation,
+        const protocol::Description description{.operation = operation};
+        backend.run({.description = &description,
                      .contributors = ranks,
                      .policy = {.small_bytes = 32 << 10, .segment_bytes = 256 << 10},
                      .entries = {{.tensor = tensor, .result = &result}}});
-        if (operation == protocol::OperationKind::all_gather) {
+        if (operation == OperationKind::all_gather) {
             own.resize(result.bytes.size() / sizeof(float));
             std::memcpy(own.data(), result.bytes.data(), result.bytes.size());
         }
@@ -162,12 +163,12 @@ TEST_CASE(
     const auto [hosts, host_count] =
         GENERATE(std::pair(Ranks{0, 1, 0, 1, 0}, 2), std::pair(Ranks{0, 1, 2, 0, 1, 0, 0}, 3));
     const int ranks = static_cast<int>(hosts.size());
-    const auto sums = run_on(hosts, protocol::OperationKind::allreduce, count);
+    const auto sums = run_on(hosts, OperationKind::allreduce, count);
     // Every link carries as many messages as there are hops.
     CHECK(sums.crossings == 2 * (ranks - 1) * host_count);
     CHECK(std::ranges::all_of(
         sums.numbers, [&](const auto& numbers) { return numbers == sums.numbers.front(); }));
-    CHECK(run_on(hosts, protocol::OperationKind::allreduce, count).numbers == sums.numbers);
+    CHECK(run_on(hosts, OperationKind::allreduce, count).numbers == sums.numbers);
     for (std::size_t i = 0; i < count; i += 501) {
         double sum = 0;
         for (int rank = 0; rank < ranks; ++rank)
@@ -175,7 +176,7 @@ TEST_CASE(
         CHECK(std::abs(sums.numbers.front()[i] - sum) <= 1e-5 * sum);
     }
 
-    const auto gathered = run_on(hosts, protocol::OperationKind::all_gather, count);
+    const auto gathered = run_on(hosts, OperationKind::all_gather, count);
     // The numbers of rows travel, then the rows.
     CHECK(gathered.crossings == 2 * (ranks - 1) * host_count);
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {

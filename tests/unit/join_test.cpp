@@ -7,7 +7,6 @@
 using namespace guozhuang;
 using namespace guozhuang::test;
 using protocol::LogEntry;
-using protocol::OperationKind;
 using Kind = protocol::LogEntry::Kind;
 
 namespace {

@@ -6,22 +6,22 @@
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
-using protocol::OperationKind;
 
 namespace {
 
-bool supports(engine::Bundle bundle, std::initializer_list<DType> dtypes) {
+bool supports(const protocol::Description& description, std::initializer_list<DType> dtypes,
+              bool reproducible = false) {
+    engine::Bundle bundle;
+    bundle.description = &description;
+    bundle.policy.reproducible = reproducible;
     std::vector<TensorView> tensors;
     for (const auto dtype : dtypes) tensors.emplace_back(nullptr, dtype, Shape{0});
     for (const auto& tensor : tensors) bundle.entries.push_back({.tensor = tensor});
-    return backends::is_in_nccl(bundle);
+    return backends::NcclPath::moves(bundle);
 }
 
-engine::Bundle reduction(ReduceOp op, OperationKind operation = OperationKind::allreduce) {
-    engine::Bundle bundle;
-    bundle.operation = operation;
-    bundle.op = op;
-    return bundle;
+protocol::Description reduction(ReduceOp op, OperationKind operation = OperationKind::allreduce) {
+    return {.operation = operation, .op = op};
 }
 
 }  // namespace
@@ -50,9 +50,6 @@ TEST_CASE("one tensor that NCCL cannot reduce keeps a whole bundle from it") {
 }
 
 TEST_CASE("NCCL promises no order of sums") {
-    auto bundle = reduction(ReduceOp::sum);
-    bundle.policy.reproducible = true;
-    CHECK(!supports(bundle, {DType::f32}));
-    bundle.operation = OperationKind::all_to_all;
-    CHECK(supports(bundle, {DType::f32}));
+    CHECK(!supports(reduction(ReduceOp::sum), {DType::f32}, true));
+    CHECK(supports(reduction(ReduceOp::sum, OperationKind::all_to_all), {DType::f32}, true));
 }

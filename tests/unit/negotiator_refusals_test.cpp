@@ -8,7 +8,6 @@ namespace guozhuang::test {
 namespace {
 
 using protocol::Bytes;
-using protocol::OperationKind;
 using protocol::Writer;
 
 /// The error text with which the rank refuses a message; empty: it takes it.

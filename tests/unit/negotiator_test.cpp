@@ -12,7 +12,6 @@ namespace {
 using protocol::Bytes;
 using protocol::Description;
 using protocol::LogEntry;
-using protocol::OperationKind;
 using protocol::Writer;
 using Kind = protocol::LogEntry::Kind;
 

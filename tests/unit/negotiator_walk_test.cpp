@@ -13,7 +13,6 @@ namespace guozhuang::test {
 namespace {
 
 using protocol::Description;
-using protocol::OperationKind;
 using NegotiatorOptions = protocol::Negotiator::Options;
 
 /// Random numbers that are the same with every standard library.

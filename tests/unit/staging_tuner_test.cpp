@@ -115,16 +115,14 @@ TEST_CASE(
             const std::size_t bytes = operation % 7 == 0   ? 100
                                       : operation % 5 == 0 ? 140'000
                                                            : 70'000;
-            tuner.run(
-                protocol::OperationKind::all_gather, bytes, [&](wire::SharedMemoryGroup& memory) {
-                    std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-                    const std::size_t each = bytes < mine.size() ? bytes / ranks : mine.size();
-                    memory.put(memory.room(memory.rank(), memory.round()),
-                               std::span(mine).first(each));
-                    staged::staged_barrier(memory);
-                    std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-                    staged::staged_barrier(memory);
-                });
+            tuner.run(OperationKind::all_gather, bytes, [&](wire::SharedMemoryGroup& memory) {
+                std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+                const std::size_t each = bytes < mine.size() ? bytes / ranks : mine.size();
+                memory.put(memory.room(memory.rank(), memory.round()), std::span(mine).first(each));
+                staged::staged_barrier(memory);
+                std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+                staged::staged_barrier(memory);
+            });
             if (bytes > 100) streamed[self].push_back(tuner.group().streams());
         }
         rounds[self] = tuner.group().round();

@@ -10,6 +10,7 @@
 #include "backends/device/chunks.hpp"
 #include "backends/device/packing.hpp"
 #include "backends/device/peer_arenas.hpp"
+#include "backends/device/results.hpp"
 
 namespace guozhuang::backends {
 
@@ -69,7 +70,8 @@ struct ArenaWork : BundleWork {
 
 /// For a bundle of tensors in place.
 struct ArenaWorkInPlace : ArenaWork {
-    ArenaWorkInPlace(const ArenaHalves& through, const engine::Bundle& given, device::Stream& on)
+    ArenaWorkInPlace(const ArenaHalves& through, const Results&, const engine::Bundle& given,
+                     device::Stream& on)
         : ArenaWork(through, given, on), tensors(*this, through.bytes()) {}
     std::size_t chunks() const noexcept { return tensors.chunks(); }
 

@@ -33,7 +33,7 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
     // The host adds up what it averages in i64.
     const bool is_for_host =
         !is_of_one_rank() && std::ranges::any_of(bundle.entries, [&](const auto& entry) {
-            return device::averages_in_i64(bundle.op, entry.tensor.dtype);
+            return device::averages_in_i64(bundle.description->op, entry.tensor.dtype);
         });
     if (!is_for_host && chosen_->supports(bundle)) return *chosen_;
     if (staged_ == nullptr) staged_ = &paths_.keep(maker_.make_staged());
@@ -61,7 +61,7 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
     auto why_none = why_no_path(devices);
     auto [candidates, refused] =
         why_none.empty() ? choose_paths(devices, deps_.conditions) : PathChoice{};
-    const auto kind = name_of(first.device);
+    const auto kind = name_of(first.description->device);
     auto level = LogLevel::info;
     for (const auto candidate : candidates) {
         const auto free_before = deps_.maker.driver->free_memory(deps_.maker.device);

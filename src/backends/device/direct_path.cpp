@@ -7,15 +7,15 @@
 
 #include "backends/device/chunks.hpp"
 #include "backends/rows.hpp"
+#include "collectives/layout/rows.hpp"
 
 namespace guozhuang::backends {
-
-using protocol::OperationKind;
 
 // --- operations ----------------------------------------------------------------------------------
 // Each fills its half of an arena with a chunk, and takes from the halves of all ranks.
 
-struct DirectPath::Allreduce : ArenaWorkInPlace {
+template <>
+struct DirectPath::Work<OperationKind::allreduce> : ArenaWorkInPlace {
     using ArenaWorkInPlace::ArenaWorkInPlace;
     void fill(std::size_t chunk, std::size_t half) const {
         tensors.put_prescaled(chunk, own(half));
@@ -32,7 +32,8 @@ struct DirectPath::Allreduce : ArenaWorkInPlace {
     void finish(std::size_t chunk, std::size_t half) const { tensors.get(chunk, own(half)); }
 };
 
-struct DirectPath::Broadcast : ArenaWorkInPlace {
+template <>
+struct DirectPath::Work<OperationKind::broadcast> : ArenaWorkInPlace {
     using ArenaWorkInPlace::ArenaWorkInPlace;
     void fill(std::size_t chunk, std::size_t half) const {
         if (rank == bundle.root) tensors.put(chunk, own(half));
@@ -98,7 +99,7 @@ struct DirectPath::WithResults : ArenaWork {
                 begin += room;
             }
         });
-        copy(copies, {.scale = bundle.prescale});
+        copy(copies, {.scale = bundle.description->prescale});
     }
 
     const std::vector<std::vector<std::int64_t>> rows;
@@ -109,9 +110,10 @@ struct DirectPath::WithResults : ArenaWork {
     std::vector<std::vector<std::span<std::byte>>> contributions;
 };
 
-struct DirectPath::AllGather : WithResults {
-    AllGather(const ArenaHalves& through, const Results& of, const engine::Bundle& given,
-              device::Stream& on)
+template <>
+struct DirectPath::Work<OperationKind::all_gather> : WithResults {
+    Work(const ArenaHalves& through, const Results& of, const engine::Bundle& given,
+         device::Stream& on)
         : WithResults(through, of, given, on, 1) {
         std::vector<std::size_t> largest;
         for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
@@ -125,9 +127,10 @@ struct DirectPath::AllGather : WithResults {
     void take(std::size_t chunk, std::size_t half) const { take_parts(chunk, half, 0); }
 };
 
-struct DirectPath::AllToAll : WithResults {
-    AllToAll(const ArenaHalves& through, const Results& of, const engine::Bundle& given,
-             device::Stream& on)
+template <>
+struct DirectPath::Work<OperationKind::all_to_all> : WithResults {
+    Work(const ArenaHalves& through, const Results& of, const engine::Bundle& given,
+         device::Stream& on)
         : WithResults(through, of, given, on, through.ranks()) {
         std::vector<std::int64_t> most_rows;
         for (const auto& entry : bundle.entries)
@@ -148,9 +151,10 @@ struct DirectPath::AllToAll : WithResults {
     }
 };
 
-struct DirectPath::ReduceScatter : WithResults {
-    ReduceScatter(const ArenaHalves& through, const Results& of, const engine::Bundle& given,
-                  device::Stream& on)
+template <>
+struct DirectPath::Work<OperationKind::reduce_scatter> : WithResults {
+    Work(const ArenaHalves& through, const Results& of, const engine::Bundle& given,
+         device::Stream& on)
         : WithResults(through, of, given, on, through.ranks()) {
         std::vector<std::size_t> largest;
         for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
@@ -178,26 +182,26 @@ struct DirectPath::ReduceScatter : WithResults {
 // --- the path ------------------------------------------------------------------------------------
 
 bool DirectPath::supports(const engine::Bundle& bundle) const noexcept {
-    return bundle.op != ReduceOp::adasum;
+    bool moves = false;
+    visit(bundle.description->operation,
+          [&]<OperationKind kind>() { moves = requires { sizeof(Work<kind>); }; });
+    return moves && bundle.description->op != ReduceOp::adasum;
 }
 
 void DirectPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     const auto& given = bundle->bundle();
-    switch (given.operation) {
-        case OperationKind::allreduce: return run(Allreduce(halves_, given, stream));
-        case OperationKind::broadcast: return run(Broadcast(halves_, given, stream));
-        case OperationKind::all_gather: return run(AllGather(halves_, results_, given, stream));
-        case OperationKind::all_to_all: return run(AllToAll(halves_, results_, given, stream));
-        case OperationKind::reduce_scatter:
-            return run(ReduceScatter(halves_, results_, given, stream));
-        default: throw Error(ErrorCode::internal, "no operation on tensors of a device");
-    }
+    visit(given.description->operation, [&]<OperationKind kind>() {
+        if constexpr (requires { sizeof(Work<kind>); })
+            run(Work<kind>(halves_, results_, given, stream));
+        else
+            throw Error(ErrorCode::internal, "no operation on tensors of a device");
+    });
 }
 
 /// A chunk is filled into a half that all have taken. The next call that waits announces that, too,
 /// but for the first chunk, if another one is filled before that.
-template <class Kind>
-void DirectPath::run(const Kind& operation) {
+template <class Operation>
+void DirectPath::run(const Operation& operation) {
     using Moment = PeerWords::Moment;
     auto& words = halves_.words();
     auto& stream = operation.stream;

@@ -34,15 +34,13 @@ public:
     void stop() noexcept override {}
 
 private:
-    struct Allreduce;
-    struct Broadcast;
     struct WithResults;
-    struct AllGather;
-    struct AllToAll;
-    struct ReduceScatter;
+    /// One operation through the arenas; defined for those that this path moves.
+    template <OperationKind kind>
+    struct Work;
 
-    template <class Kind>
-    void run(const Kind& operation);
+    template <class Operation>
+    void run(const Operation& operation);
 
     ArenaHalves halves_;
     const Results& results_;

@@ -4,8 +4,6 @@
 
 namespace guozhuang::backends {
 
-using protocol::OperationKind;
-
 void LonePath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
     const auto& bundle = given->bundle();
     const auto rows = results_.rows_of(bundle);
@@ -22,7 +20,7 @@ void LonePath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stre
         in_place.push_back({memory, memory, entry.tensor.dtype});
     }
     // An average of one, and Adasum of one, are the tensor itself.
-    for (const auto factor : {bundle.prescale, bundle.postscale})
+    for (const auto factor : {bundle.description->prescale, bundle.description->postscale})
         if (factor != 1) driver_->copy_all(stream, in_place, {.scale = factor});
 }
 

@@ -10,11 +10,10 @@
 #include "backends/rows.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
+#include "collectives/layout/rows.hpp"
 
 namespace guozhuang::backends {
 namespace {
-
-using protocol::OperationKind;
 
 /// Tensors above `small_bytes` are moved in place, one by one; smaller ones are moved together, up
 /// to `round_bytes` per round. All ranks must use the same values.
@@ -34,10 +33,6 @@ base::WaitSettings settings_for_a_group(base::WaitSettings settings) {
 /// While ranks connect.
 constexpr auto between_rounds = std::chrono::milliseconds(10);
 
-bool is_reduction(OperationKind operation) noexcept {
-    return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
-}
-
 /// Joins tensors that follow each other in memory.
 std::vector<std::span<std::byte>> runs_of(std::span<const std::span<std::byte>> tensors) {
     std::vector<std::span<std::byte>> runs;
@@ -54,58 +49,7 @@ bool are_equal(std::span<const std::int64_t> rows) {
     return std::ranges::adjacent_find(rows, std::not_equal_to()) == rows.end();
 }
 
-/// One tensor of a bundle whose results have rows, and where its result goes.
-struct Move {
-    DType dtype;
-    std::size_t row_bytes;
-    std::span<std::byte> from, into;
-    std::span<const std::int64_t> splits;  ///< rows for each rank; reduce_scatter: or none
-    std::span<const std::int64_t> rows;    ///< rows from each rank
-    std::int64_t input_rows;
-};
-
-void all_gather(device::NcclCommunicator& nccl, device::Stream& stream, const Move& move) {
-    if (are_equal(move.rows)) {
-        if (!move.into.empty()) nccl.all_gather(stream, move.into, move.from);
-        return;
-    }
-    const auto blocks = cut_rows(move.into, move.rows, move.row_bytes);
-    for (std::size_t rank = 0; rank < blocks.size(); ++rank)
-        if (!blocks[rank].empty())
-            nccl.broadcast(stream, blocks[rank], move.from, static_cast<int>(rank));
-}
-
-void all_to_all(device::NcclCommunicator& nccl, device::Stream& stream, const Move& move) {
-    const auto given = cut_rows(move.from, move.splits, move.row_bytes),
-               taken = cut_rows(move.into, move.rows, move.row_bytes);
-    for (std::size_t rank = 0; rank < given.size(); ++rank) {
-        if (!given[rank].empty()) nccl.send(stream, given[rank], static_cast<int>(rank));
-        if (!taken[rank].empty()) nccl.receive(stream, taken[rank], static_cast<int>(rank));
-    }
-}
-
-void reduce_scatter(device::NcclCommunicator& nccl, device::Stream& stream, ReduceOp op,
-                    const Move& move, int ranks) {
-    const auto rows = reduce_scatter_rows(move.input_rows, move.splits, ranks);
-    if (are_equal(rows)) {
-        if (!move.into.empty()) nccl.reduce_scatter(stream, {op, move.dtype}, move.into, move.from);
-        return;
-    }
-    const auto blocks = cut_rows(move.from, rows, move.row_bytes);
-    for (std::size_t rank = 0; rank < blocks.size(); ++rank)
-        if (!blocks[rank].empty())
-            nccl.reduce(stream, {op, move.dtype}, move.into, blocks[rank], static_cast<int>(rank));
-}
-
 }  // namespace
-
-bool is_in_nccl(const engine::Bundle& bundle) noexcept {
-    if (!is_reduction(bundle.operation)) return true;
-    return !bundle.policy.reproducible &&
-           std::ranges::all_of(bundle.entries, [&](const engine::BundleEntry& entry) {
-               return device::is_in_nccl({bundle.op, entry.tensor.dtype});
-           });
-}
 
 // --- the communicator ----------------------------------------------------------------------------
 
@@ -190,25 +134,6 @@ void NcclPath::group(const Calls& calls) {
 
 // --- bundles -------------------------------------------------------------------------------------
 
-void NcclPath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
-    communicator()->watch(given);
-    deps_.order.begin_alone(stream);
-    move(given->bundle(), stream);
-    deps_.order.end_alone(stream);
-}
-
-void NcclPath::move(const engine::Bundle& bundle, device::Stream& stream) {
-    switch (bundle.operation) {
-        case OperationKind::allreduce: return allreduce(bundle, stream);
-        case OperationKind::broadcast: return broadcast(bundle, stream);
-        case OperationKind::all_gather:
-        case OperationKind::all_to_all:
-        case OperationKind::reduce_scatter: return move_rows(bundle, stream);
-        default: break;
-    }
-    throw Error(ErrorCode::internal, "a bundle without tensors has come to NCCL");
-}
-
 /// Follows from sizes and dtypes alone, since the ranks must make the same calls in the same groups
 /// wherever their tensors lie.
 std::vector<NcclPath::Round> NcclPath::rounds_of(const engine::Bundle& bundle) {
@@ -217,7 +142,8 @@ std::vector<NcclPath::Round> NcclPath::rounds_of(const engine::Bundle& bundle) {
     for (const auto& entry : bundle.entries) {
         const auto memory = entry.tensor.memory();
         if (memory.empty()) continue;
-        const auto dtype = is_reduction(bundle.operation) ? entry.tensor.dtype : DType::u8;
+        const auto dtype =
+            row_of(bundle.description->operation).has_op ? entry.tensor.dtype : DType::u8;
         const bool is_small = memory.size() <= small_bytes;
         if (is_small && packed + memory.size() > round_bytes) {
             rounds.emplace_back();
@@ -287,19 +213,54 @@ std::vector<NcclPath::MovedTensor> NcclPath::moved_tensors(const FusedTensors& f
     return moved;
 }
 
-void NcclPath::allreduce(const engine::Bundle& bundle, device::Stream& stream) {
+/// The tensors themselves if there is no scale, since an input stays as it is.
+std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& bundle,
+                                                          device::Stream& stream) {
+    std::vector<std::span<std::byte>> inputs;
+    std::size_t bytes = 0;
+    for (const auto& entry : bundle.entries) {
+        inputs.push_back(entry.tensor.memory());
+        bytes += room_for({.bytes = inputs.back().size()});
+    }
+    if (bundle.description->prescale == 1) return inputs;
+    auto rest = scratch(bytes);
+    std::vector<device::Copy> copies;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const auto scaled = take(rest, inputs[i].size());
+        copies.push_back({scaled, inputs[i], bundle.entries[i].tensor.dtype});
+        inputs[i] = scaled;
+    }
+    deps_.driver->copy_all(stream, copies, {.scale = bundle.description->prescale});
+    return inputs;
+}
+
+std::span<std::byte> NcclPath::scratch(std::size_t bytes) {
+    const auto have = scratch_.empty() ? 0 : scratch_.back().memory.size();
+    if (bytes > have)
+        scratch_.push_back(
+            device::allocate_owned(deps_.driver, deps_.device, std::max(bytes, 2 * have)));
+    return scratch_.empty() ? std::span<std::byte>() : scratch_.back().memory;
+}
+
+// --- operations ----------------------------------------------------------------------------------
+
+template <>
+void NcclPath::move<OperationKind::allreduce>(const engine::Bundle& bundle,
+                                              device::Stream& stream) {
     for (auto& round : rounds_of(bundle)) {
         find_memory(round);
-        pack(round, {.scale = bundle.prescale}, stream);
+        pack(round, {.scale = bundle.description->prescale}, stream);
         group([&](device::NcclCommunicator& nccl) {
             for (const auto& fused : round)
-                nccl.allreduce(stream, {bundle.op, fused.dtype}, fused.memory);
+                nccl.allreduce(stream, {bundle.description->op, fused.dtype}, fused.memory);
         });
         unpack(round, finish_of(bundle), stream);
     }
 }
 
-void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
+template <>
+void NcclPath::move<OperationKind::broadcast>(const engine::Bundle& bundle,
+                                              device::Stream& stream) {
     const bool is_root = rank() == bundle.root;
     for (auto& round : rounds_of(bundle)) {
         find_memory(round);
@@ -312,60 +273,99 @@ void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
     }
 }
 
-void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
-    const auto rows = deps_.results.rows_of(bundle);
-    const auto inputs = scaled_inputs(bundle, stream);
-    std::vector<Move> moves;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const auto& entry = bundle.entries[i];
-        moves.push_back({.dtype = entry.tensor.dtype,
-                         .row_bytes = row_bytes(entry.tensor),
-                         .from = inputs[i],
-                         .into = deps_.results.memory_for(entry, rows[i]),
-                         .splits = entry.splits,
-                         .rows = rows[i],
-                         .input_rows = entry.tensor.shape[0]});
-    }
-    group([&](device::NcclCommunicator& nccl) {
-        for (const auto& move : moves) switch (bundle.operation) {
-                case OperationKind::all_gather: all_gather(nccl, stream, move); break;
-                case OperationKind::all_to_all: all_to_all(nccl, stream, move); break;
-                default: reduce_scatter(nccl, stream, bundle.op, move, ranks());
-            }
+template <>
+void NcclPath::move<OperationKind::all_gather>(const engine::Bundle& bundle,
+                                               device::Stream& stream) {
+    move_rows(bundle, stream, [&](device::NcclCommunicator& nccl, const RowsTensor& tensor) {
+        if (are_equal(tensor.rows)) {
+            if (!tensor.into.empty()) nccl.all_gather(stream, tensor.into, tensor.from);
+            return;
+        }
+        const auto blocks = cut_rows(tensor.into, tensor.rows, tensor.row_bytes);
+        for (std::size_t rank = 0; rank < blocks.size(); ++rank)
+            if (!blocks[rank].empty())
+                nccl.broadcast(stream, blocks[rank], tensor.from, static_cast<int>(rank));
     });
-    if (bundle.operation != OperationKind::reduce_scatter) return;
+}
+
+template <>
+void NcclPath::move<OperationKind::all_to_all>(const engine::Bundle& bundle,
+                                               device::Stream& stream) {
+    move_rows(bundle, stream, [&](device::NcclCommunicator& nccl, const RowsTensor& tensor) {
+        const auto given = cut_rows(tensor.from, tensor.splits, tensor.row_bytes),
+                   taken = cut_rows(tensor.into, tensor.rows, tensor.row_bytes);
+        for (std::size_t rank = 0; rank < given.size(); ++rank) {
+            if (!given[rank].empty()) nccl.send(stream, given[rank], static_cast<int>(rank));
+            if (!taken[rank].empty()) nccl.receive(stream, taken[rank], static_cast<int>(rank));
+        }
+    });
+}
+
+template <>
+void NcclPath::move<OperationKind::reduce_scatter>(const engine::Bundle& bundle,
+                                                   device::Stream& stream) {
     std::vector<device::Copy> sums;
-    for (const auto& move : moves) sums.push_back({move.into, move.into, move.dtype});
+    move_rows(bundle, stream, [&](device::NcclCommunicator& nccl, const RowsTensor& tensor) {
+        const device::NcclReduction reduction{bundle.description->op, tensor.dtype};
+        sums.push_back({tensor.into, tensor.into, tensor.dtype});
+        const auto rows = reduce_scatter_rows(tensor.input_rows, tensor.splits, ranks());
+        if (are_equal(rows)) {
+            if (!tensor.into.empty())
+                nccl.reduce_scatter(stream, reduction, tensor.into, tensor.from);
+            return;
+        }
+        const auto blocks = cut_rows(tensor.from, rows, tensor.row_bytes);
+        for (std::size_t rank = 0; rank < blocks.size(); ++rank)
+            if (!blocks[rank].empty())
+                nccl.reduce(stream, reduction, tensor.into, blocks[rank], static_cast<int>(rank));
+    });
     copy(std::move(sums), finish_of(bundle), stream);
 }
 
-/// The tensors themselves if there is no scale, since an input stays as it is.
-std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& bundle,
-                                                          device::Stream& stream) {
-    std::vector<std::span<std::byte>> inputs;
-    std::size_t bytes = 0;
-    for (const auto& entry : bundle.entries) {
-        inputs.push_back(entry.tensor.memory());
-        bytes += room_for({.bytes = inputs.back().size()});
-    }
-    if (bundle.prescale == 1) return inputs;
-    auto rest = scratch(bytes);
-    std::vector<device::Copy> copies;
+template <class Call>
+void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream, const Call& call) {
+    const auto rows = deps_.results.rows_of(bundle);
+    const auto inputs = scaled_inputs(bundle, stream);
+    std::vector<RowsTensor> tensors;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const auto scaled = take(rest, inputs[i].size());
-        copies.push_back({scaled, inputs[i], bundle.entries[i].tensor.dtype});
-        inputs[i] = scaled;
+        const auto& entry = bundle.entries[i];
+        tensors.push_back({.dtype = entry.tensor.dtype,
+                           .row_bytes = row_bytes(entry.tensor),
+                           .from = inputs[i],
+                           .into = deps_.results.memory_for(entry, rows[i]),
+                           .splits = entry.splits,
+                           .rows = rows[i],
+                           .input_rows = entry.tensor.shape[0]});
     }
-    deps_.driver->copy_all(stream, copies, {.scale = bundle.prescale});
-    return inputs;
+    group([&](device::NcclCommunicator& nccl) {
+        for (const auto& tensor : tensors) call(nccl, tensor);
+    });
 }
 
-std::span<std::byte> NcclPath::scratch(std::size_t bytes) {
-    const auto have = scratch_.empty() ? 0 : scratch_.back().memory.size();
-    if (bytes > have)
-        scratch_.push_back(
-            device::allocate_owned(deps_.driver, deps_.device, std::max(bytes, 2 * have)));
-    return scratch_.empty() ? std::span<std::byte>() : scratch_.back().memory;
+bool NcclPath::moves(const engine::Bundle& bundle) noexcept {
+    bool moves = false;
+    visit(bundle.description->operation, [&]<OperationKind kind>() {
+        moves =
+            requires(NcclPath& path, device::Stream& stream) { path.move<kind>(bundle, stream); };
+    });
+    if (!moves || !row_of(bundle.description->operation).has_op) return moves;
+    return !bundle.policy.reproducible &&
+           std::ranges::all_of(bundle.entries, [&](const engine::BundleEntry& entry) {
+               return device::is_in_nccl({bundle.description->op, entry.tensor.dtype});
+           });
+}
+
+void NcclPath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
+    communicator()->watch(given);
+    deps_.order.begin_alone(stream);
+    const auto& bundle = given->bundle();
+    visit(bundle.description->operation, [&]<OperationKind kind>() {
+        if constexpr (requires { move<kind>(bundle, stream); })
+            move<kind>(bundle, stream);
+        else
+            throw Error(ErrorCode::internal, "no operation of NCCL's");
+    });
+    deps_.order.end_alone(stream);
 }
 
 }  // namespace guozhuang::backends

@@ -21,9 +21,6 @@
 
 namespace guozhuang::backends {
 
-/// Whether NCCL can do the bundle with the results of the host; the same on all ranks.
-bool is_in_nccl(const engine::Bundle& bundle) noexcept;
-
 /// Moves tensors on devices by NCCL, where every rank has a GPU of its own. A large tensor is moved
 /// where it lies. Small ones of one dtype are moved as one: where they lie if they follow each
 /// other, else packed into scratch. All calls for a round of tensors are one group of NCCL's.
@@ -49,9 +46,9 @@ public:
     /// Collective; ends alike on all ranks. Throws what ends the job. Before anything is enqueued.
     std::optional<wire::SharingFailure> connect(const RankExchange& ranks);
 
-    bool supports(const engine::Bundle& bundle) const noexcept override {
-        return is_in_nccl(bundle);
-    }
+    /// Whether NCCL can do the bundle with the results of the host; the same on all ranks.
+    static bool moves(const engine::Bundle& bundle) noexcept;
+    bool supports(const engine::Bundle& bundle) const noexcept override { return moves(bundle); }
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override;
     /// A rank that aborts sends nothing more.
@@ -72,6 +69,15 @@ private:
     struct MovedTensor {
         std::span<std::byte> tensor, moved;  ///< `moved`: where NCCL moves it
     };
+    /// One tensor of a bundle whose results have rows, and where its result goes.
+    struct RowsTensor {
+        DType dtype;
+        std::size_t row_bytes;
+        std::span<std::byte> from, into;
+        std::span<const std::int64_t> splits;  ///< rows for each rank; reduce_scatter: or none
+        std::span<const std::int64_t> rows;    ///< rows from each rank
+        std::int64_t input_rows;
+    };
     using Round = std::vector<FusedTensors>;
 
     int ranks() const noexcept { return static_cast<int>(deps_.group.ranks.size()); }
@@ -89,10 +95,13 @@ private:
               device::Stream& stream);
     void pack(const Round& round, const device::Finish& finish, device::Stream& stream);
     void unpack(const Round& round, const device::Finish& finish, device::Stream& stream);
-    void move(const engine::Bundle& bundle, device::Stream& stream);
-    void allreduce(const engine::Bundle& bundle, device::Stream& stream);
-    void broadcast(const engine::Bundle& bundle, device::Stream& stream);
-    void move_rows(const engine::Bundle& bundle, device::Stream& stream);
+    /// Enqueues one operation; defined for those whose tensors NCCL moves.
+    template <OperationKind kind>
+    // NOLINTNEXTLINE(modernize-use-equals-delete): it is for some
+    void move(const engine::Bundle& bundle, device::Stream& stream) = delete;
+    /// Calls call(communicator, tensor) for each tensor, in one group.
+    template <class Call>
+    void move_rows(const engine::Bundle& bundle, device::Stream& stream, const Call& call);
     std::vector<std::span<std::byte>> scaled_inputs(const engine::Bundle& bundle,
                                                     device::Stream& stream);
     std::span<std::byte> scratch(std::size_t bytes);

@@ -43,7 +43,7 @@ void PackedTensors::put(std::size_t chunk, std::span<std::byte> memory) const {
 }
 
 void PackedTensors::put_prescaled(std::size_t chunk, std::span<std::byte> memory) const {
-    work_.copy(to(memory, chunk), {.scale = work_.bundle.prescale});
+    work_.copy(to(memory, chunk), {.scale = work_.bundle.description->prescale});
 }
 
 void PackedTensors::get(std::size_t chunk, std::span<const std::byte> memory) const {

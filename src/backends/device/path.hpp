@@ -7,16 +7,16 @@ namespace guozhuang::backends {
 
 /// How the bundle's elements of this type become one.
 inline device::Reduction reduction_of(const engine::Bundle& bundle, DType dtype) noexcept {
-    return {.op = bundle.op,
+    return {.op = bundle.description->op,
             .dtype = dtype,
             .contributors = bundle.contributors,
-            .postscale = bundle.postscale};
+            .postscale = bundle.description->postscale};
 }
 
 /// How the bundle's sums are divided and scaled.
 inline device::Finish finish_of(const engine::Bundle& bundle) noexcept {
-    const bool divides = bundle.op == ReduceOp::average && bundle.contributors > 1;
-    return {.divisor = divides ? bundle.contributors : 1, .scale = bundle.postscale};
+    const bool divides = bundle.description->op == ReduceOp::average && bundle.contributors > 1;
+    return {.divisor = divides ? bundle.contributors : 1, .scale = bundle.description->postscale};
 }
 
 /// One of the ways in which bundles of tensors on a device move.

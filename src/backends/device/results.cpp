@@ -3,17 +3,25 @@
 #include <utility>
 
 #include "backends/rows.hpp"
+#include "collectives/layout/rows.hpp"
 #include "device/owned_memory.hpp"
 
 namespace guozhuang::backends {
 
-using protocol::OperationKind;
+engine::Bundle without_tensors(const engine::Bundle& bundle) {
+    auto others = bundle;
+    others.entries.clear();
+    return others;
+}
 
-engine::Bundle on_host(const engine::Bundle& bundle) {
-    auto host = bundle;
-    host.device = DeviceKind::host;
-    host.entries.clear();
-    return host;
+engine::Bundle gathering(const engine::Bundle& bundle) {
+    static const protocol::Description all_gather{.operation = OperationKind::all_gather};
+    return {.description = &all_gather, .policy = bundle.policy, .entries = {}};
+}
+
+engine::Bundle exchanging(const engine::Bundle& bundle) {
+    static const protocol::Description all_to_all{.operation = OperationKind::all_to_all};
+    return {.description = &all_to_all, .policy = bundle.policy, .entries = {}};
 }
 
 std::vector<std::int64_t> Results::exchange(const engine::Bundle& bundle,
@@ -21,8 +29,7 @@ std::vector<std::int64_t> Results::exchange(const engine::Bundle& bundle,
                                             std::vector<std::int64_t> splits) const {
     const TensorView tensor(own.data(), DType::i64, {static_cast<std::int64_t>(own.size())});
     Result result;
-    auto numbers = on_host(bundle);
-    numbers.operation = splits.empty() ? OperationKind::all_gather : OperationKind::all_to_all;
+    auto numbers = splits.empty() ? gathering(bundle) : exchanging(bundle);
     numbers.entries.push_back({.tensor = tensor, .splits = splits, .result = &result});
     deps_.driving.run(numbers);
     return result.as<std::int64_t>();
@@ -33,27 +40,33 @@ std::vector<std::int64_t> Results::gather(const engine::Bundle& bundle,
     return exchange(bundle, std::move(own), {});
 }
 
+template <>
+std::vector<std::int64_t> Results::rows_of_entry<OperationKind::all_gather>(
+    const engine::Bundle& bundle, const engine::BundleEntry& entry) const {
+    return gather(bundle, {entry.tensor.shape[0]});
+}
+
+template <>
+std::vector<std::int64_t> Results::rows_of_entry<OperationKind::all_to_all>(
+    const engine::Bundle& bundle, const engine::BundleEntry& entry) const {
+    return exchange(bundle, {entry.splits.begin(), entry.splits.end()},
+                    std::vector<std::int64_t>(static_cast<std::size_t>(deps_.ranks), 1));
+}
+
+template <>
+std::vector<std::int64_t> Results::rows_of_entry<OperationKind::reduce_scatter>(
+    const engine::Bundle&, const engine::BundleEntry& entry) const {
+    const auto rows = reduce_scatter_rows(entry.tensor.shape[0], entry.splits, deps_.ranks);
+    return {rows[static_cast<std::size_t>(deps_.rank)]};
+}
+
 std::vector<std::vector<std::int64_t>> Results::rows_of(const engine::Bundle& bundle) const {
-    const auto ranks = static_cast<std::size_t>(deps_.ranks);
     std::vector<std::vector<std::int64_t>> rows;
-    switch (bundle.operation) {
-        case OperationKind::all_gather:
+    visit(bundle.description->operation, [&]<OperationKind kind>() {
+        if constexpr (row_of(kind).has_rows)
             for (const auto& entry : bundle.entries)
-                rows.push_back(gather(bundle, {entry.tensor.shape[0]}));
-            break;
-        case OperationKind::all_to_all:
-            for (const auto& entry : bundle.entries)
-                rows.push_back(exchange(bundle, {entry.splits.begin(), entry.splits.end()},
-                                        std::vector<std::int64_t>(ranks, 1)));
-            break;
-        case OperationKind::reduce_scatter:
-            for (const auto& entry : bundle.entries)
-                rows.push_back(
-                    {reduce_scatter_rows(entry.tensor.shape[0], entry.splits,
-                                         deps_.ranks)[static_cast<std::size_t>(deps_.rank)]});
-            break;
-        default: break;
-    }
+                rows.push_back(rows_of_entry<kind>(bundle, entry));
+    });
     return rows;
 }
 

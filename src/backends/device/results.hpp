@@ -11,8 +11,11 @@
 
 namespace guozhuang::backends {
 
-/// The same operation, on host tensors that are still to come.
-engine::Bundle on_host(const engine::Bundle& bundle);
+/// The same operation, on tensors that are still to come.
+engine::Bundle without_tensors(const engine::Bundle& bundle);
+/// All-gather or all-to-all of tensors that are still to come, with the policy of the bundle.
+engine::Bundle gathering(const engine::Bundle& bundle);
+engine::Bundle exchanging(const engine::Bundle& bundle);
 
 /// Finds the sizes of results and memory for them, before a path enqueues the operation. Called by
 /// the thread that drives.
@@ -39,6 +42,10 @@ public:
                                      std::vector<std::int64_t> own) const;
 
 private:
+    /// The rows of one entry's result.
+    template <OperationKind kind>
+    std::vector<std::int64_t> rows_of_entry(const engine::Bundle& bundle,
+                                            const engine::BundleEntry& entry) const;
     std::vector<std::int64_t> exchange(const engine::Bundle& bundle, std::vector<std::int64_t> own,
                                        std::vector<std::int64_t> splits) const;
 

@@ -7,13 +7,12 @@
 
 #include "backends/device/chunks.hpp"
 #include "backends/rows.hpp"
+#include "collectives/layout/rows.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/neighbours.hpp"
 #include "collectives/ring/reduce_scatter.hpp"
 
 namespace guozhuang::backends {
-
-using protocol::OperationKind;
 
 // --- operations ----------------------------------------------------------------------------------
 // Each fills a half of this rank's arena with a chunk, takes part in some hops of it, and copies it
@@ -32,7 +31,8 @@ std::span<std::byte> left_half(const ArenaWork& work, std::size_t half) {
 }  // namespace
 
 /// Each run of elements is cut into blocks, one for each rank.
-struct RingPath::Allreduce : ArenaWorkInPlace {
+template <>
+struct RingPath::Work<OperationKind::allreduce> : ArenaWorkInPlace {
     using ArenaWorkInPlace::ArenaWorkInPlace;
     Hops hops() const noexcept { return {0, 2 * (ranks - 1)}; }
     void fill(std::size_t chunk, std::size_t half) const {
@@ -49,9 +49,9 @@ struct RingPath::Allreduce : ArenaWorkInPlace {
     void add(const Packing::Run& run, std::size_t half, int step) const {
         const auto block = ring::reduce_scatter_hop(rank, step, ranks).receive;
         const auto sum = block_of(run.in(own(half)), block, ranks);
-        const auto reduction = block == rank
-                                   ? reduction_of(bundle, run.dtype)
-                                   : device::Reduction{.op = bundle.op, .dtype = run.dtype};
+        const auto reduction =
+            block == rank ? reduction_of(bundle, run.dtype)
+                          : device::Reduction{.op = bundle.description->op, .dtype = run.dtype};
         reduce(reduction, std::span(&sum, 1),
                {block_of(run.in(left_half(*this, half)), block, ranks), sum});
     }
@@ -63,7 +63,8 @@ struct RingPath::Allreduce : ArenaWorkInPlace {
 };
 
 /// In each hop one rank more has the chunk, from the root to its left neighbour.
-struct RingPath::Broadcast : ArenaWorkInPlace {
+template <>
+struct RingPath::Work<OperationKind::broadcast> : ArenaWorkInPlace {
     using ArenaWorkInPlace::ArenaWorkInPlace;
     Hops hops() const noexcept {
         const auto distance = ring::wrap(rank - bundle.root, ranks);
@@ -83,9 +84,10 @@ struct RingPath::Broadcast : ArenaWorkInPlace {
 
 /// Ranks have tensors of different sizes: a chunk has a block of the same size for each rank, for
 /// so much of the largest.
-struct RingPath::AllGather : ArenaWork {
-    AllGather(const ArenaHalves& through, const Results& results, const engine::Bundle& given,
-              device::Stream& on)
+template <>
+struct RingPath::Work<OperationKind::all_gather> : ArenaWork {
+    Work(const ArenaHalves& through, const Results& results, const engine::Bundle& given,
+         device::Stream& on)
         : ArenaWork(through, given, on) {
         const auto rows = results.rows_of(bundle);
         std::vector<std::size_t> largest;
@@ -146,12 +148,10 @@ RingPath::RingPath(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerA
       results_(results) {}
 
 bool RingPath::supports(const engine::Bundle& bundle) const noexcept {
-    switch (bundle.operation) {
-        case OperationKind::allreduce: return bundle.op != ReduceOp::adasum;
-        case OperationKind::broadcast:
-        case OperationKind::all_gather: return true;
-        default: return false;
-    }
+    bool moves = false;
+    visit(bundle.description->operation,
+          [&]<OperationKind kind>() { moves = requires { sizeof(Work<kind>); }; });
+    return moves && bundle.description->op != ReduceOp::adasum;
 }
 
 /// Times count hops, as many for each chunk as the operation with the most has.
@@ -165,16 +165,16 @@ void RingPath::release() noexcept {
 
 void RingPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     const auto& given = bundle->bundle();
-    switch (given.operation) {
-        case OperationKind::allreduce: return run(Allreduce(halves_, given, stream));
-        case OperationKind::broadcast: return run(Broadcast(halves_, given, stream));
-        case OperationKind::all_gather: return run(AllGather(halves_, results_, given, stream));
-        default: throw Error(ErrorCode::internal, "no operation of the ring path");
-    }
+    visit(given.description->operation, [&]<OperationKind kind>() {
+        if constexpr (requires { sizeof(Work<kind>); })
+            run(Work<kind>(halves_, results_, given, stream));
+        else
+            throw Error(ErrorCode::internal, "no operation of the ring path");
+    });
 }
 
-template <class Kind>
-void RingPath::run(const Kind& operation) {
+template <class Operation>
+void RingPath::run(const Operation& operation) {
     halves_.enqueue(
         operation.chunks(),
         [&](std::size_t chunk, std::uint32_t number) { fill(operation, chunk, number); },
@@ -185,8 +185,8 @@ void RingPath::run(const Kind& operation) {
 }
 
 /// When the right neighbour is done with the chunk that was in this half before.
-template <class Kind>
-void RingPath::fill(const Kind& operation, std::size_t chunk, std::uint32_t number) {
+template <class Operation>
+void RingPath::fill(const Operation& operation, std::size_t chunk, std::uint32_t number) {
     auto& words = halves_.words();
     words.wait_for(right_, operation.stream, Phase::taken, begin_of(number - 1));
     operation.fill(chunk, number % 2);
@@ -194,8 +194,8 @@ void RingPath::fill(const Kind& operation, std::size_t chunk, std::uint32_t numb
 }
 
 /// At the end the words are as far on all ranks, whichever hops the rank has taken part in.
-template <class Kind>
-void RingPath::go_around(const Kind& operation, std::size_t chunk, std::uint32_t number) {
+template <class Operation>
+void RingPath::go_around(const Operation& operation, std::size_t chunk, std::uint32_t number) {
     auto& words = halves_.words();
     auto& stream = operation.stream;
     const auto begin = begin_of(number), end = begin_of(number + 1);

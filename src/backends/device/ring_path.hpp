@@ -37,16 +37,16 @@ public:
 
 private:
     struct Hops;
-    struct Allreduce;
-    struct Broadcast;
-    struct AllGather;
+    /// One operation around the ring; defined for those that this path moves.
+    template <OperationKind kind>
+    struct Work;
 
-    template <class Kind>
-    void run(const Kind& operation);
-    template <class Kind>
-    void fill(const Kind& operation, std::size_t chunk, std::uint32_t number);
-    template <class Kind>
-    void go_around(const Kind& operation, std::size_t chunk, std::uint32_t number);
+    template <class Operation>
+    void run(const Operation& operation);
+    template <class Operation>
+    void fill(const Operation& operation, std::size_t chunk, std::uint32_t number);
+    template <class Operation>
+    void go_around(const Operation& operation, std::size_t chunk, std::uint32_t number);
     std::uint32_t begin_of(std::uint32_t number) const noexcept;
 
     ArenaHalves halves_;

@@ -8,8 +8,6 @@
 namespace guozhuang::backends {
 namespace {
 
-using protocol::OperationKind;
-
 // Large enough that a copy takes longer than its start, small enough that the first is soon there.
 // The same on all ranks.
 constexpr std::size_t slot_bytes = std::size_t{2} << 20;
@@ -17,8 +15,8 @@ constexpr std::size_t slots = 4;
 
 /// Whether parts of its tensors can be moved one after the other.
 bool can_be_cut(const engine::Bundle& bundle) {
-    return bundle.operation == OperationKind::broadcast ||
-           (bundle.operation == OperationKind::allreduce && bundle.op != ReduceOp::adasum);
+    return row_of(bundle.description->operation).in_place &&
+           bundle.description->op != ReduceOp::adasum;
 }
 
 /// Without such memory fragments are copied one by one: this path must always be possible.
@@ -101,11 +99,12 @@ std::vector<StagedPath::Chunk> StagedPath::chunks_of_bundle(const engine::Bundle
 StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
                                        std::span<const Fragment> fragments,
                                        std::size_t slot) const {
-    Chunk chunk{.in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, on_host(bundle)}};
+    Chunk chunk{
+        .in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, without_tensors(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
-    const bool is_broadcast = bundle.operation == OperationKind::broadcast;
-    const bool gives = !is_broadcast || bundle.root == deps_.rank,
-               takes = !is_broadcast || bundle.root != deps_.rank;
+    const bool has_root = row_of(bundle.description->operation).has_root;
+    const bool gives = !has_root || bundle.root == deps_.rank,
+               takes = !has_root || bundle.root != deps_.rank;
     const bool packs = fragments.size() > 1 && !packed_.memory.empty();
     const auto packed = packs ? packed_.memory.subspan(slot, slot_bytes) : packed_.memory;
     const auto memory = slots_.memory().subspan(slot, slot_bytes);
@@ -134,7 +133,8 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
 /// A bundle whose tensors cannot be cut, as one chunk. Where it has results, their sizes must be
 /// known before anything can be enqueued.
 StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
-    Chunk chunk{.in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, on_host(bundle)}};
+    Chunk chunk{
+        .in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, without_tensors(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
     const auto rows = deps_.results.rows_of(bundle);
     std::vector<std::span<std::byte>> outputs;

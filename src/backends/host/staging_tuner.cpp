@@ -37,7 +37,7 @@ bool Trials::record(std::size_t way, float cost) noexcept {
     return true;
 }
 
-StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::size_t bytes) {
+StagingTuner::Run StagingTuner::begin(OperationKind operation, std::size_t bytes) {
     const int size = static_cast<int>(std::bit_width(bytes)) - 1;
     if (size < least_class) {
         group_.set_streams(false);

@@ -58,21 +58,21 @@ public:
 
     /// move(group) is an operation that moves this many bytes: all ranks say the same.
     template <class Move>
-    void run(protocol::OperationKind operation, std::size_t bytes, const Move& move) {
+    void run(OperationKind operation, std::size_t bytes, const Move& move) {
         const auto run = begin(operation, bytes);
         move(group_);
         end(run);
     }
 
 private:
-    using Key = std::pair<protocol::OperationKind, int>;  ///< and the binary logarithm of the size
+    using Key = std::pair<OperationKind, int>;  ///< and the binary logarithm of the size
     struct Run {
         Key key;
         std::size_t bytes = 0;  ///< 0: too few to be tried
         std::size_t way = 0;
         base::Clock::time_point began = {};
     };
-    Run begin(protocol::OperationKind operation, std::size_t bytes);
+    Run begin(OperationKind operation, std::size_t bytes);
     void end(const Run& run);
     void record(const Run& run);
 

@@ -173,6 +173,17 @@ void retried_steps(Session& session, Report& report) {
     expect_usable(session, report);
 }
 
+namespace {
+
+bool optimizer_throws(Trainer& trainer) try {
+    trainer.optimizer.step();
+    return false;
+} catch (const std::runtime_error& error) {
+    return error.what() == std::string("no step");
+}
+
+}  // namespace
+
 void steps_left_out(Session& session, Report& report) {
     for (const bool uses_hooks : {true, false}) {
         const std::string what = uses_hooks ? "left out, hooks" : "left out";
@@ -180,13 +191,8 @@ void steps_left_out(Session& session, Report& report) {
         trainer.uses_hooks = uses_hooks;
         trainer.descent.throws = 1;
         trainer.backward();
-        bool thrown = false;
-        try {
-            trainer.optimizer.step();
-        } catch (const std::runtime_error&) {
-            thrown = true;
-        }
-        report.expect(thrown, what + ": thrown");
+        report.expect(optimizer_throws(trainer), what + ": thrown");
+        trainer.optimizer.discard("no step");
         train_on(trainer, report, 1, what);
         trainer.backward();
         trainer.optimizer.synchronize();
@@ -209,6 +215,18 @@ void steps_left_out(Session& session, Report& report) {
         }
     }
     expect_usable(session, report);
+}
+
+void steps_that_are_not_ended(Session& session, Report& report) {
+    Trainer trainer(session);
+    trainer.descent.throws = 1;
+    trainer.backward();
+    report.expect(optimizer_throws(trainer), "the optimizer throws");
+    const std::vector<std::string> text = {"a batch that step() will not end", "discard()"};
+    expect_error(report, ErrorCode::invalid_argument, text,
+                 [&] { trainer.optimizer.on_gradient()(trainer.order(0)); });
+    expect_error(report, ErrorCode::invalid_argument, text, [&] { trainer.optimizer.step(); });
+    train_on(trainer, report, 1, "the next batch");
 }
 
 void gradients_that_were_not_marked(Session& session, Report& report) {

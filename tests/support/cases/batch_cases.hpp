@@ -97,9 +97,12 @@ void batches_that_are_not_ended(Session& session, Report& report);
 /// A step of the wrapped optimizer that throws on some ranks is made again, with the same averages.
 void retried_steps(Session& session, Report& report);
 
-/// Where a step is not made again, that batch is left out: on all ranks, or they have parted and
-/// are told so.
+/// Where a step is not made again, discard() leaves that batch out: on all ranks, or they have
+/// parted and are told so.
 void steps_left_out(Session& session, Report& report);
+
+/// A hook of the next batch throws if neither step() nor discard() has ended the one before.
+void steps_that_are_not_ended(Session& session, Report& report);
 
 /// Nothing is zeroed by a step that fails for reasons of this rank, and the others hear of it.
 void gradients_that_were_not_marked(Session& session, Report& report);
@@ -131,6 +134,7 @@ inline const RankCase all_batch_cases[] = {discarded_batches,
                                            batches_that_are_not_ended,
                                            retried_steps,
                                            steps_left_out,
+                                           steps_that_are_not_ended,
                                            gradients_that_were_not_marked,
                                            unlike_options,
                                            unlike_values,

@@ -15,9 +15,8 @@
 namespace guozhuang::test {
 
 /// A request for one tensor.
-inline protocol::Description tensor(
-    std::string name, Shape shape = {4},
-    protocol::OperationKind operation = protocol::OperationKind::allreduce) {
+inline protocol::Description tensor(std::string name, Shape shape = {4},
+                                    OperationKind operation = OperationKind::allreduce) {
     return {.operation = operation, .tensors = {{std::move(name), DType::f32, std::move(shape)}}};
 }
 

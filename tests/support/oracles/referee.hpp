@@ -37,7 +37,7 @@ public:
     void shut_down(int rank, const std::string& reason) { shut_down_[rank] = reason; }
 
     void joined(int rank) {
-        submitted(rank, join, false, {.operation = protocol::OperationKind::join, .tensors = {}});
+        submitted(rank, join, false, {.operation = OperationKind::join, .tensors = {}});
     }
     /// Whether the rank has, and has not seen that all have.
     bool has_joined(int rank) const { return at(rank).pending.contains(join); }
@@ -143,7 +143,7 @@ private:
     }
 
     static bool needs(const protocol::Description& description, const std::vector<int>& ranks) {
-        using enum protocol::OperationKind;
+        using enum OperationKind;
         if (ranks.empty()) return false;
         return description.operation == all_to_all ||
                (description.operation == broadcast &&
@@ -246,7 +246,7 @@ private:
     }
 
     static bool may_share(const protocol::Description& a, const protocol::Description& b) {
-        using enum protocol::OperationKind;
+        using enum OperationKind;
         return (a.operation == allreduce || a.operation == broadcast) &&
                a.operation == b.operation && a.op == b.op && a.root == b.root &&
                a.prescale == b.prescale && a.postscale == b.postscale && a.device == b.device &&

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <guozhuang/types.hpp>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "collectives/concepts/allreduce_site.hpp"
+#include "collectives/concepts/reduce.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/operation_kind.hpp"
+#include "collectives/policy.hpp"
+
+namespace guozhuang {
+
+/// One tensor of an operation, on this rank.
+struct SiteTensor {
+    std::span<std::byte> memory;
+    DType dtype = DType::f32;
+    std::int64_t rows = 0;  ///< of dim 0; 0 where no rows are counted
+    std::size_t row_bytes = 0;
+    std::span<const std::int64_t> splits = {};  ///< rows for each rank; reduce_scatter: or none
+};
+
+/// A backend lends this to one operation on one rank: its tensors, its options, memory, arithmetic,
+/// and the ways to the other ranks.
+///
+/// `result` gives the memory of a tensor's result, cut into these rows, and `require_possible`
+/// throws Error(wire) for numbers of rows that no rank can have told. `scratch` gives so many
+/// bytes, until the next call; `wide_integers` so many numbers, likewise.
+///
+/// `wire` is a Wire of all ranks, `ring` one in which the ranks of a host are neighbours;
+/// `in_ring_order` puts blocks of the ranks into its order. Where `stages()`, all ranks have memory
+/// in which they stage for each other: `stage(bytes, move)` calls move(group) with their
+/// PeerMemory. `bytes` is how many the operation moves, the same on all ranks.
+///
+/// For reductions, `reduce` is the arithmetic of a dtype, and `sum_site` lends what an allreduce
+/// algorithm needs for some tensors of one dtype. Integers of up to 32 bits are averaged in 64 bits
+/// where `averages_in_i64`; `widen` and `narrow` convert them. `trace` notes an algorithm in the
+/// timeline for as long as its result lives.
+template <class S>
+concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp op, double factor,
+                                 std::span<const std::int64_t> rows, std::span<std::byte> memory,
+                                 std::span<std::int64_t> integers, std::string_view name,
+                                 std::span<const std::span<std::byte>> tensors) {
+    { site.tensors() } -> std::same_as<std::size_t>;
+    { site.tensor(i) } -> std::same_as<SiteTensor>;
+    { site.root() } -> std::same_as<int>;
+    { site.op() } -> std::same_as<ReduceOp>;
+    { site.prescale() } -> std::same_as<double>;
+    { site.postscale() } -> std::same_as<double>;
+    { site.policy() } -> std::same_as<const selection::Policy&>;
+    { site.result(i, rows) } -> std::same_as<std::vector<std::span<std::byte>>>;
+    { site.require_possible(i, rows) } -> std::same_as<void>;
+    { site.scratch(i) } -> std::same_as<std::span<std::byte>>;
+    { site.wide_integers(i) } -> std::same_as<std::span<std::int64_t>>;
+    requires Wire<std::remove_reference_t<decltype(site.wire())>>;
+    requires Wire<std::remove_reference_t<decltype(site.ring())>>;
+    { site.in_ring_order(tensors) } -> std::same_as<std::vector<std::span<std::byte>>>;
+    { site.stages() } -> std::same_as<bool>;
+    { site.reduce(dtype, op) } -> std::convertible_to<const Reduce&>;
+    { site.sum_site(dtype, tensors, i, i) } -> AllreduceSite;
+    site.adasum_pair(dtype);
+    { site.scale(dtype, memory, factor) } -> std::same_as<void>;
+    { site.averages_in_i64(dtype) } -> std::same_as<bool>;
+    { site.widen(integers, dtype, memory) } -> std::same_as<void>;
+    { site.narrow(dtype, memory, integers) } -> std::same_as<void>;
+    site.trace(name, i, i);
+};
+
+/// run_operation<OperationKind::broadcast>(site) does the broadcast of a site. The operation's file
+/// in operations/ says how; a matter of the log has none.
+template <OperationKind kind>
+inline constexpr auto run_operation = nullptr;
+
+}  // namespace guozhuang

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <guozhuang/error.hpp>
+#include <type_traits>
+
+#include "collectives/concepts/operation_site.hpp"
+#include "collectives/operations/all_gather.hpp"
+#include "collectives/operations/all_to_all.hpp"
+#include "collectives/operations/allreduce.hpp"
+#include "collectives/operations/barrier.hpp"
+#include "collectives/operations/broadcast.hpp"
+#include "collectives/operations/reduce_scatter.hpp"
+
+/// Every operation of the table, and how one of them is run.
+namespace guozhuang {
+
+/// Throws Error(internal) for a matter of the log, and what the site throws.
+template <OperationSite S>
+void run(OperationKind operation, S& site) {
+    visit(operation, [&]<OperationKind kind>() {
+        if constexpr (std::is_null_pointer_v<std::remove_const_t<decltype(run_operation<kind>)>>)
+            throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
+        else
+            run_operation<kind>(site);
+    });
+}
+
+}  // namespace guozhuang

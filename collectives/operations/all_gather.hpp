@@ -1,0 +1,45 @@
+// All-gather: every rank receives the rows of all, in the order of ranks. The numbers of rows come
+// first, because ranks need not agree on them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "collectives/concepts/operation_site.hpp"
+#include "collectives/ring/all_gather.hpp"
+#include "collectives/staged/staged_all_gather.hpp"
+
+namespace guozhuang {
+
+/// blocks[r] is for what rank r has; this rank's is filled.
+template <OperationSite S>
+void gather(S& site, std::span<const std::span<std::byte>> blocks) {
+    if (!site.stages()) return ring::all_gather(site.ring(), site.in_ring_order(blocks));
+    std::size_t bytes = 0;
+    for (const auto block : blocks) bytes += block.size();
+    site.stage(bytes, [&](auto& group) {
+        staged::staged_all_gather(group, blocks, site.policy().segment_bytes);
+    });
+}
+
+template <>
+inline constexpr auto run_operation<OperationKind::all_gather> = []<OperationSite S>(S& site) {
+    const auto self = static_cast<std::size_t>(site.wire().rank());
+    for (std::size_t i = 0; i < site.tensors(); ++i) {
+        const auto tensor = site.tensor(i);
+        std::vector<std::int64_t> rows(static_cast<std::size_t>(site.wire().size()));
+        rows[self] = tensor.rows;
+        std::vector<std::span<std::byte>> counts;
+        for (auto& count : rows) counts.push_back(std::as_writable_bytes(std::span(&count, 1)));
+        gather(site, counts);
+        const auto blocks = site.result(i, rows);
+        if (blocks[self].data() != tensor.memory.data() && !tensor.memory.empty())
+            std::memcpy(blocks[self].data(), tensor.memory.data(), tensor.memory.size());
+        gather(site, blocks);
+    }
+};
+
+}  // namespace guozhuang

@@ -1,0 +1,32 @@
+// Broadcast: all tensors become those of the root. They are moved as one, whatever their dtypes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "collectives/concepts/operation_site.hpp"
+#include "collectives/layout/blocks.hpp"
+#include "collectives/staged/staged_broadcast.hpp"
+#include "collectives/tree/broadcast.hpp"
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite S>(S& site) {
+    std::vector<std::span<std::byte>> tensors;
+    for (std::size_t i = 0; i < site.tensors(); ++i) tensors.push_back(site.tensor(i).memory);
+    const Blocks blocks(tensors, 1, 1);
+    const auto segment_bytes = site.policy().segment_bytes;
+    if (site.stages())
+        return site.stage(blocks.total_bytes(), [&](auto& group) {
+            staged::staged_broadcast(group, blocks, site.root(), segment_bytes);
+        });
+    tree::broadcast(site.wire(),
+                    {.blocks = blocks,
+                     .scratch = site.scratch(tree::broadcast_scratch_bytes(blocks, segment_bytes)),
+                     .segment_bytes = segment_bytes,
+                     .root = site.root()});
+};
+
+}  // namespace guozhuang

@@ -1,0 +1,88 @@
+// Reduce-scatter: the tensors of all ranks are added up, and each rank receives some rows of the
+// sum. The inputs stay as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <guozhuang/types.hpp>
+#include <span>
+#include <type_traits>
+
+#include "collectives/concepts/operation_site.hpp"
+#include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/layout/rows.hpp"
+#include "collectives/layout/scratch.hpp"
+#include "collectives/select.hpp"
+#include "collectives/staged/staged_reduce_scatter.hpp"
+
+namespace guozhuang {
+
+/// `rows`: of each rank. `output`: this rank's rows of the sum.
+template <OperationSite S>
+void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::int64_t> rows,
+                        std::span<std::byte> output) {
+    const int ranks = site.wire().size();
+    const auto segment_bytes = selection::direct_segment_bytes(ranks, site.policy().segment_bytes);
+    std::span<const std::byte> given = tensor.memory;
+    auto blocks = cut_rows(given, rows, tensor.row_bytes);
+    const auto scratch_bytes =
+        site.stages()
+            ? staged::stage_scratch_bytes(ranks)
+            : direct::reduce_scatter_scratch_bytes<std::remove_reference_t<decltype(site.wire())>>(
+                  blocks, segment_bytes);
+    const bool scales = site.prescale() != 1;
+    Scratch scratch(
+        site.scratch(padded(scratch_bytes) + (scales ? padded(given.size()) : std::size_t{0})));
+    const auto working = scratch.cut(scratch_bytes);
+    if (scales) {
+        const auto scaled = scratch.cut(given.size());
+        if (!given.empty()) std::memcpy(scaled.data(), given.data(), given.size());
+        site.scale(tensor.dtype, scaled, site.prescale());
+        given = scaled;
+        blocks = cut_rows(given, rows, tensor.row_bytes);
+    }
+    const auto reduce = site.reduce(tensor.dtype, site.op());
+    const direct::ReduceScatterArgs args{.input = blocks,
+                                         .output = output,
+                                         .scratch = working,
+                                         .reduce = reduce,
+                                         .segment_bytes = segment_bytes};
+    if (!site.stages()) return direct::reduce_scatter(site.wire(), args);
+    site.stage(given.size(), [&](auto& group) { staged::staged_reduce_scatter(group, args); });
+}
+
+/// The average of integers, as the reduce_scatter of the same tensor in i64.
+template <OperationSite S>
+void average_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::int64_t> rows,
+                         std::span<std::byte> output) {
+    const auto width = size_of(tensor.dtype);
+    const auto count = tensor.memory.size() / width;
+    const auto integers = site.wide_integers(count + output.size() / width);
+    const auto input = integers.first(count), averages = integers.subspan(count);
+    site.widen(input, tensor.dtype, tensor.memory);
+    reduce_and_scatter(site,
+                       {.memory = std::as_writable_bytes(input),
+                        .dtype = DType::i64,
+                        .rows = tensor.rows,
+                        .row_bytes = tensor.row_bytes / width * sizeof(std::int64_t)},
+                       rows, std::as_writable_bytes(averages));
+    site.narrow(tensor.dtype, output, averages);
+}
+
+template <>
+inline constexpr auto run_operation<OperationKind::reduce_scatter> = []<OperationSite S>(S& site) {
+    const int rank = site.wire().rank(), ranks = site.wire().size();
+    for (std::size_t i = 0; i < site.tensors(); ++i) {
+        const auto tensor = site.tensor(i);
+        const auto rows = reduce_scatter_rows(tensor.rows, tensor.splits, ranks);
+        const std::span own(&rows[static_cast<std::size_t>(rank)], 1);
+        const auto output = site.result(i, own).front();
+        if (ranks > 1 && site.averages_in_i64(tensor.dtype))
+            average_and_scatter(site, tensor, rows, output);
+        else
+            reduce_and_scatter(site, tensor, rows, output);
+    }
+};
+
+}  // namespace guozhuang
