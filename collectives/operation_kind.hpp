@@ -10,7 +10,8 @@
 /// operations/ runs it.
 namespace guozhuang {
 
-/// The numbers travel. The last three are matters of the log; no backend runs them.
+/// The numbers travel. The changes of process sets and the join are matters of the log, which no
+/// backend runs.
 enum class OperationKind : std::uint8_t {
     allreduce = 0,
     all_gather = 1,
@@ -38,6 +39,7 @@ struct OperationRow {
     bool has_splits = false;   ///< numbers of rows into which it cuts its tensor, one for each rank
     bool splits_agreed = false;  ///< they must be the same on all ranks
     bool has_op = false;         ///< a reduce op, and scales
+    /// One without an op gives the root's tensors to the others.
     bool has_root = false;
     /// Fails if a rank has joined. The others take what changes nothing from such a rank; one with
     /// a root fails only if that has joined.

@@ -12,6 +12,7 @@
 #include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/reduce.hpp"
 #include "collectives/concepts/wire.hpp"
+#include "collectives/layout/blocks.hpp"
 #include "collectives/operation_kind.hpp"
 #include "collectives/policy.hpp"
 
@@ -29,9 +30,10 @@ struct SiteTensor {
 /// A backend lends this to one operation on one rank: its tensors, its options, memory, arithmetic,
 /// and the ways to the other ranks.
 ///
-/// `result` gives the memory of a tensor's result, cut into these rows, and `require_possible`
-/// throws Error(wire) for numbers of rows that no rank can have told. `scratch` gives so many
-/// bytes, until the next call; `wide_integers` so many numbers, likewise.
+/// `result` gives the memory of a tensor's result, cut into these rows. It and `require_possible`
+/// throw Error(wire) for numbers of rows that no rank can have told. `scratch` gives memory of that
+/// many bytes, until the next call or the next algorithm; `wide_integers` gives memory for that
+/// many numbers, until the next call. `blocks` keeps its memory between operations.
 ///
 /// `wire` is a Wire of all ranks, `ring` one in which the ranks of a host are neighbours;
 /// `in_ring_order` puts blocks of the ranks into its order. Where `stages()`, all ranks have memory
@@ -56,6 +58,7 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
     { site.policy() } -> std::same_as<const selection::Policy&>;
     { site.result(i, rows) } -> std::same_as<std::vector<std::span<std::byte>>>;
     { site.require_possible(i, rows) } -> std::same_as<void>;
+    { site.blocks() } -> std::same_as<Blocks&>;
     { site.scratch(i) } -> std::same_as<std::span<std::byte>>;
     { site.wide_integers(i) } -> std::same_as<std::span<std::int64_t>>;
     requires Wire<std::remove_reference_t<decltype(site.wire())>>;

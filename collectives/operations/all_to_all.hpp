@@ -36,8 +36,9 @@ RowsGiven exchange_splits(S& site, std::span<const std::int64_t> splits) {
     struct Split {
         std::int64_t rows = 0, most = 0;
     };
+    const auto most = std::ranges::max(splits);
     std::vector<Split> told, heard(splits.size());
-    for (const auto split : splits) told.push_back({split, std::ranges::max(splits)});
+    for (const auto split : splits) told.push_back({split, most});
     std::vector<std::span<const std::byte>> given;
     std::vector<std::span<std::byte>> taken;
     for (auto& split : told) given.push_back(std::as_bytes(std::span(&split, 1)));

@@ -82,7 +82,7 @@ void average_integers(S& site, const FusedTensors& fused) {
 template <OperationSite S>
 void add_by_adasum(S& site, const FusedTensors& fused) {
     using SiteWire = std::remove_reference_t<decltype(site.wire())>;
-    const auto reduce = site.reduce(fused.dtype, ReduceOp::sum);
+    const auto& reduce = site.reduce(fused.dtype, ReduceOp::sum);
     [[maybe_unused]] const auto traced =
         site.trace("adasum", fused.total_bytes, fused.tensors.size());
     adasum::allreduce(site.wire(),

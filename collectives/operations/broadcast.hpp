@@ -15,8 +15,10 @@ namespace guozhuang {
 template <>
 inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite S>(S& site) {
     std::vector<std::span<std::byte>> tensors;
+    tensors.reserve(site.tensors());
     for (std::size_t i = 0; i < site.tensors(); ++i) tensors.push_back(site.tensor(i).memory);
-    const Blocks blocks(tensors, 1, 1);
+    auto& blocks = site.blocks();
+    blocks.assign(tensors, 1, 1);
     const auto segment_bytes = site.policy().segment_bytes;
     if (site.stages())
         return site.stage(blocks.total_bytes(), [&](auto& group) {

@@ -42,7 +42,7 @@ void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::
         given = scaled;
         blocks = cut_rows(given, rows, tensor.row_bytes);
     }
-    const auto reduce = site.reduce(tensor.dtype, site.op());
+    const auto& reduce = site.reduce(tensor.dtype, site.op());
     const direct::ReduceScatterArgs args{.input = blocks,
                                          .output = output,
                                          .scratch = working,

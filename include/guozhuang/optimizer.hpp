@@ -124,7 +124,8 @@ public:
     /// Ends a pass. Returns true if it was one that reduces: then everything has been synchronised,
     /// and `step` called. If `step` throws, the gradients stay as they are: another call only calls
     /// `step` again, and discard() leaves the batch out. Call one of them before the next backward:
-    /// else a hook throws, and without hooks `step` gets gradients that were not reduced.
+    /// else a hook throws, and without hooks `step` gets gradients that were not reduced, which no
+    /// rank notices.
     ///
     /// Throws Error(invalid_argument) if hooks are in use and nothing was marked since the last
     /// step: step() was called twice. Without hooks that cannot be found out: a second call without

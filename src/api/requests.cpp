@@ -70,7 +70,8 @@ void check_reduction(const Description& description, DType dtype, const Check& c
         check.that(is_floating(dtype),
                    "op adasum is not defined on {}; it needs f16, bf16, f32 or f64",
                    name_of(dtype));
-        check.that(operation.in_place, "op adasum weighs whole tensors; use allreduce");
+        check.that(description.operation == OperationKind::allreduce,
+                   "op adasum weighs whole tensors; use allreduce");
     }
     check.that(
         is_floating(dtype) || (description.prescale == 1 && description.postscale == 1),

@@ -206,8 +206,8 @@ void GradientReducer::State::mark(std::size_t parameter) {
     if (!parameters[parameter].has_gradient())
         refuse(own_name(),
                base::quote(name) + " was given without a gradient, so none can be ready", name);
-    if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step &&
-        (batch.marked[parameter] || batch.is_synchronised()))
+    const bool reduces = paused == 0 && batch.passes + 1 == options.backward_passes_per_step;
+    if (batch.is_synchronised() || (reduces && batch.marked[parameter]))
         refuse(own_name(),
                fmt::format("the gradient of {} was marked ready twice in one step; a batch that "
                            "step() will not end is ended by discard()",
@@ -216,8 +216,7 @@ void GradientReducer::State::mark(std::size_t parameter) {
     hooks_used = true;
     note_values();
     batch.accumulated[tied_to[parameter]] = true;
-    if (paused > 0 || batch.passes + 1 < options.backward_passes_per_step)
-        return note_stream(parameter);
+    if (!reduces) return note_stream(parameter);
     ++batch.marks;
     complete(parameter);
 }
@@ -446,15 +445,7 @@ bool GradientReducer::finish_pass(const std::function<void()>& step) {
         return false;
     }
     synchronize();
-    try {
-        if (step) step();
-    } catch (...) {
-        log_message(LogLevel::warning,
-                    fmt::format("DistributedOptimizer {}: the wrapped optimizer has thrown; call "
-                                "step() to step with the same averages, or discard()",
-                                base::quote(state.own_name())));
-        throw;
-    }
+    if (step) step();  // if it throws, it is called again, or discard()
     state.start_batch();
     return true;
 }

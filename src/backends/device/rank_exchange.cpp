@@ -12,7 +12,7 @@ namespace guozhuang::backends {
 RankExchange exchange_for(const engine::Bundle& bundle, const wire::Group& group,
                           engine::Backend& driving) {
     return {group.group_rank, static_cast<int>(group.ranks.size()),
-            [&driving, all_gather = gathering(bundle)](std::span<const std::byte> own) {
+            [&driving, all_gather = all_gather_bundle(bundle)](std::span<const std::byte> own) {
                 std::vector<std::byte> bytes(own.begin(), own.end());
                 const TensorView tensor(bytes.data(), DType::u8,
                                         {static_cast<std::int64_t>(bytes.size())});

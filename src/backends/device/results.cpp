@@ -14,12 +14,12 @@ engine::Bundle without_tensors(const engine::Bundle& bundle) {
     return others;
 }
 
-engine::Bundle gathering(const engine::Bundle& bundle) {
+engine::Bundle all_gather_bundle(const engine::Bundle& bundle) {
     static const protocol::Description all_gather{.operation = OperationKind::all_gather};
     return {.description = &all_gather, .policy = bundle.policy, .entries = {}};
 }
 
-engine::Bundle exchanging(const engine::Bundle& bundle) {
+static engine::Bundle all_to_all_bundle(const engine::Bundle& bundle) {
     static const protocol::Description all_to_all{.operation = OperationKind::all_to_all};
     return {.description = &all_to_all, .policy = bundle.policy, .entries = {}};
 }
@@ -29,7 +29,7 @@ std::vector<std::int64_t> Results::exchange(const engine::Bundle& bundle,
                                             std::vector<std::int64_t> splits) const {
     const TensorView tensor(own.data(), DType::i64, {static_cast<std::int64_t>(own.size())});
     Result result;
-    auto numbers = splits.empty() ? gathering(bundle) : exchanging(bundle);
+    auto numbers = splits.empty() ? all_gather_bundle(bundle) : all_to_all_bundle(bundle);
     numbers.entries.push_back({.tensor = tensor, .splits = splits, .result = &result});
     deps_.driving.run(numbers);
     return result.as<std::int64_t>();

@@ -13,9 +13,8 @@ namespace guozhuang::backends {
 
 /// The same operation, on tensors that are still to come.
 engine::Bundle without_tensors(const engine::Bundle& bundle);
-/// All-gather or all-to-all of tensors that are still to come, with the policy of the bundle.
-engine::Bundle gathering(const engine::Bundle& bundle);
-engine::Bundle exchanging(const engine::Bundle& bundle);
+/// An all-gather of tensors that are still to come, with the policy of the bundle.
+engine::Bundle all_gather_bundle(const engine::Bundle& bundle);
 
 /// Finds the sizes of results and memory for them, before a path enqueues the operation. Called by
 /// the thread that drives.

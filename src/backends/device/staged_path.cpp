@@ -102,9 +102,10 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
     Chunk chunk{
         .in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, without_tensors(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
-    const bool has_root = row_of(bundle.description->operation).has_root;
-    const bool gives = !has_root || bundle.root == deps_.rank,
-               takes = !has_root || bundle.root != deps_.rank;
+    const auto& operation = row_of(bundle.description->operation);
+    const bool is_from_root = operation.has_root && !operation.has_op;
+    const bool gives = !is_from_root || bundle.root == deps_.rank,
+               takes = !is_from_root || bundle.root != deps_.rank;
     const bool packs = fragments.size() > 1 && !packed_.memory.empty();
     const auto packed = packs ? packed_.memory.subspan(slot, slot_bytes) : packed_.memory;
     const auto memory = slots_.memory().subspan(slot, slot_bytes);

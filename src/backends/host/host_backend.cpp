@@ -149,6 +149,7 @@ public:
         backends::require_possible(rows, row_bytes(bundle_.entries[i].tensor),
                                    [this](int rank) { return wire().world_rank(rank); });
     }
+    Blocks& blocks() noexcept { return backend_.blocks_; }
     std::span<std::byte> scratch(std::size_t bytes) { return backend_.scratch_.get(bytes); }
     std::span<std::int64_t> wide_integers(std::size_t count) {
         if (!backend_.wide_) backend_.wide_ = backend_.store_->take();
@@ -219,8 +220,9 @@ void HostBackend::run(const engine::Bundle& bundle) {
     if (!bundle.entries.empty()) create_stages();
     Site site(*this, bundle);
     guozhuang::run(bundle.description->operation, site);
-    store_->give_back(std::move(scratch_));
+    // The next bundle takes its scratch first, and so gets the same again.
     if (wide_) store_->give_back(*std::exchange(wide_, std::nullopt));
+    store_->give_back(std::move(scratch_));
 }
 
 /// As after an agreement, but that the first round is offered. If there is no memory for it, the

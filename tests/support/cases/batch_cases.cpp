@@ -218,15 +218,22 @@ void steps_left_out(Session& session, Report& report) {
 }
 
 void steps_that_are_not_ended(Session& session, Report& report) {
-    Trainer trainer(session);
-    trainer.descent.throws = 1;
-    trainer.backward();
-    report.expect(optimizer_throws(trainer), "the optimizer throws");
     const std::vector<std::string> text = {"a batch that step() will not end", "discard()"};
-    expect_error(report, ErrorCode::invalid_argument, text,
-                 [&] { trainer.optimizer.on_gradient()(trainer.order(0)); });
-    expect_error(report, ErrorCode::invalid_argument, text, [&] { trainer.optimizer.step(); });
-    train_on(trainer, report, 1, "the next batch");
+    for (const bool pauses : {false, true}) {
+        Trainer trainer(session);
+        trainer.descent.throws = 1;
+        trainer.backward();
+        report.expect(optimizer_throws(trainer), "the optimizer throws");
+        const auto mark = [&] { trainer.optimizer.on_gradient()(trainer.order(0)); };
+        if (pauses) {
+            const auto paused = trainer.optimizer.no_sync();
+            expect_error(report, ErrorCode::invalid_argument, text, mark);
+        } else {
+            expect_error(report, ErrorCode::invalid_argument, text, mark);
+        }
+        expect_error(report, ErrorCode::invalid_argument, text, [&] { trainer.optimizer.step(); });
+        train_on(trainer, report, 1, "the next batch");
+    }
 }
 
 void gradients_that_were_not_marked(Session& session, Report& report) {
