@@ -413,8 +413,8 @@ GZ_API GzStatus gz_reducer_set_stream(GzReducer* reducer, const GzStream* stream
 GZ_API GzStatus gz_reducer_synchronize(GzReducer* reducer);
 /// For at most that long; as gz_handle_wait_for().
 GZ_API GzStatus gz_reducer_synchronize_for(GzReducer* reducer, int64_t limit_us, int* done);
-/// Waits for the averages, then calls `step` (NULL: nothing). If that fails, another call only calls
-/// it again; or call discard. `stepped` (may be NULL): 0 after a pass that only accumulates.
+/// Waits for the averages, then calls `step` (NULL: nothing). If that fails, another call only
+/// calls it again; or call discard. `stepped` (may be NULL): 0 after a pass that only accumulates.
 GZ_API GzStatus gz_reducer_finish_pass(GzReducer* reducer, int (*step)(void* context),
                                        void* context, int* stepped);
 GZ_API GzStatus gz_reducer_discard(GzReducer* reducer, const char* reason);

@@ -79,20 +79,3 @@ TEST_CASE("blocks are of whole cache lines, and follow each other to the end of 
         CHECK(first == bytes);
     }
 }
-
-TEST_CASE("a share of a chunk has what there is of runs in it") {
-    const std::array<Packing::Run, 3> runs{
-        Packing::Run{DType::f32, 0, 64}, {DType::f16, 64, 100}, {DType::f64, 192, 320}};
-    const auto within = [&](std::size_t begin, std::size_t bytes) {
-        std::vector<std::array<std::size_t, 3>> found;
-        for (const auto& [dtype, first, size] : backends::runs_within(runs, begin, bytes))
-            found.push_back({size_of(dtype), first, size});
-        return found;
-    };
-    using Found = std::vector<std::array<std::size_t, 3>>;
-    CHECK(within(0, 512) == Found{{4, 0, 64}, {2, 64, 100}, {8, 192, 320}});
-    CHECK(within(64, 64) == Found{{2, 0, 64}});
-    CHECK(within(128, 128) == Found{{2, 0, 36}, {8, 64, 64}});
-    CHECK(within(256, 256) == Found{{8, 0, 256}});
-    CHECK(within(512, 0).empty());
-}

@@ -1,7 +1,5 @@
 #include "backends/device/packing.hpp"
 
-#include <algorithm>
-
 namespace guozhuang::backends {
 
 Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments) {
@@ -18,17 +16,6 @@ Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments
         first += room_for(fragment);
     }
     return packing;
-}
-
-std::vector<Packing::Run> runs_within(std::span<const Packing::Run> runs, std::size_t begin,
-                                      std::size_t bytes) {
-    std::vector<Packing::Run> within;
-    for (const auto& run : runs) {
-        const auto first = std::max(run.first, begin);
-        const auto end = std::min(run.first + run.bytes, begin + bytes);
-        if (first < end) within.push_back({run.dtype, first - begin, end - first});
-    }
-    return within;
 }
 
 PackedTensors::PackedTensors(const BundleWork& work, std::size_t chunk_bytes) : work_(work) {

@@ -35,11 +35,6 @@ struct Packing {
 
 Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments);
 
-/// The parts of runs that lie in a range of a chunk's bytes, from `begin`: whole cache lines, or up
-/// to the end of the chunk.
-std::vector<Packing::Run> runs_within(std::span<const Packing::Run> runs, std::size_t begin,
-                                      std::size_t bytes);
-
 /// The tensors in place of a bundle, copied to memory for chunks of them and back.
 class PackedTensors {
 public:

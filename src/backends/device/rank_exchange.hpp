@@ -33,7 +33,5 @@ struct RankExchange {
 /// In the group, by messages of the host, with the policy of the bundle. `driving` moves them.
 RankExchange exchange_for(const engine::Bundle& bundle, const wire::Group& group,
                           engine::Backend& driving);
-/// In the group, by messages of its own. The transport and the ranks of the group must outlive it.
-RankExchange exchange_among(const wire::Group& group);
 
 }  // namespace guozhuang::backends
