@@ -194,6 +194,8 @@ CONFINED = [
      "base::start_thread() starts threads, which take no signals of the program's"),
     (r"\bwhile\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*(;|\{\s*\})", LIBRARY, (),
      "a loop with nothing in it: use base/wait"),
+    (r"\bcase\s+(?:\w+::)*OperationKind::\w+", ("src/",), (),
+     "an operation has a row (collectives/operation_kind.hpp) and a file (collectives/operations)"),
 ]
 
 
@@ -539,6 +541,8 @@ SELF_TEST = [
      "do {\n x();\n} while (busy());\nwhile (busy()) x();\nint million = 1'000'000; // it's\n", 0),
     ("confined", "src/engine/a.cpp",
      "std::mutex a;\nstd::lock_guard lock(a);\nbase::Mutex b;\nbase::Lock other(b);\n", 2),
+    ("confined", "src/backends/a.cpp",
+     "switch (k) {\n case OperationKind::join:\n case a::OperationKind::barrier: x();\n}\n", 2),
     ("confined", "src/protocol/a.cpp", "#include <chrono>\n#include <map>\n", 1),
     ("confined", "collectives/ring/a.hpp", "#include <thread>\n#include <atomic>\n", 2),
     ("confined", "src/engine/a.cpp", "#include <chrono>\n#include <thread>\n", 0),
