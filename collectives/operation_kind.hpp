@@ -39,7 +39,7 @@ struct OperationRow {
     bool has_splits = false;   ///< numbers of rows into which it cuts its tensor, one for each rank
     bool splits_agreed = false;  ///< they must be the same on all ranks
     bool has_op = false;         ///< a reduce op, and scales
-    /// One without an op gives the root's tensors to the others.
+    /// One in place and without an op gives the root's tensors to the others.
     bool has_root = false;
     /// Fails if a rank has joined. The others take what changes nothing from such a rank; one with
     /// a root fails only if that has joined.
