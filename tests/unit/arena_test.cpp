@@ -68,6 +68,23 @@ TEST_CASE("rank 0 says when most of what a trainer shares cannot be shared") {
     CHECK(warnings_about(2, 50'000) == 0);
 }
 
+TEST_CASE("a trial of sharing says once how much cannot be shared") {
+    std::atomic<bool> is_possible{false};
+    const LogCapture log;
+    CHECK(problems_among(2, [&](Session& session, Report& report) {
+              std::vector<std::vector<float>> gradients(200, std::vector<float>(1000));
+              gradients.emplace_back(5000);
+              std::vector<Parameter> parameters;
+              for (auto& gradient : gradients)
+                  parameters.push_back({text_of("p", parameters.size()), gradient, gradient});
+              const auto times =
+                  GradientReducer(parameters, {.session = &session}).measure_sharing();
+              report.expect_equal(times.possible, can_share(), "whether it can be shared");
+              is_possible = times.possible;
+          }) == "");
+    CHECK(log.with("are in whole pages of their own").size() == (is_possible ? 1 : 0));
+}
+
 TEST_CASE("an arena outlives its session") {
     std::unique_ptr<GradientArena> arena;
     CHECK(problems_among(1, [&](Session& session, Report&) {
