@@ -59,7 +59,7 @@ public:
     /// with one that another has, for tensors that overlap, and for an op or scales that a dtype
     /// does not have; Error(duplicate_name) if another plan of this rank has the plan's name;
     /// Error(not_initialised).
-    explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
+    explicit Plan(std::vector<std::vector<NamedTensor>> bundles, const PlanOptions& options = {});
     /// The tensors may be freed afterwards, even if bundles are pending (an exception may leave the
     /// training loop). A bundle that waits for other ranks goes on with a copy of this rank's
     /// tensors, so the other ranks get the same results; a bundle whose data moves is waited for.

@@ -96,7 +96,7 @@ private:
 
 class NcclSeries final : public Series {
 public:
-    NcclSeries(NcclRanks& ranks, device::NcclReduction reduction, std::span<std::byte> buffer)
+    NcclSeries(NcclRanks& ranks, device::Reduction reduction, std::span<std::byte> buffer)
         : ranks_(ranks), reduction_(reduction), buffer_(buffer) {}
     std::string_view name() const noexcept override { return "nccl"; }
     void run() override {
@@ -108,7 +108,7 @@ public:
 
 private:
     NcclRanks& ranks_;
-    device::NcclReduction reduction_;
+    device::Reduction reduction_;
     std::span<std::byte> buffer_;
 };
 
@@ -120,9 +120,9 @@ public:
 
     std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input,
                                    std::span<std::byte>) override {
-        const device::NcclReduction reduction{test.op, test.dtype};
+        const device::Reduction reduction{test.op, test.dtype};
         if (test.collective != Collective::allreduce || test.op == ReduceOp::average ||
-            !device::is_in_nccl(reduction))
+            !device::is_in_nccl(test.op, test.dtype))
             throw std::invalid_argument(
                 "--peer nccl: only allreduce is compared, in what NCCL reduces as the host does");
         return std::make_unique<NcclSeries>(ranks_, reduction, input.first(test.bytes()));

@@ -121,7 +121,7 @@ void Way::run() {
 void Way::pass_stations() {
     auto request = this->request();
     watch_.lap(Station::request);
-    const Handle handle(queue_.submit(std::move(request), progress_source_, true).pending);
+    const Handle handle(queue_.submit(std::move(request), progress_source_, true));
     queue_.take(taken_);
     const auto pending = std::move(taken_.operations.front());
     watch_.lap(Station::queue);
@@ -137,10 +137,12 @@ void Way::pass_stations() {
 /// As in api/operations.cpp.
 engine::Request Way::request() const {
     api::check_name("allreduce", name_);
-    return api::prepare({.set = api::set_runtime_of(nullptr, {}),
-                         .description = {.operation = OperationKind::allreduce},
-                         .name = name_,
-                         .tensors = {tensor_}});
+    const auto set = api::set_runtime_of(nullptr, {});
+    const engine::Call call{.description = {.operation = OperationKind::allreduce},
+                            .name = name_,
+                            .tensors = {&tensor_, 1}};
+    api::check(*set, call);
+    return api::prepare(*set, call);
 }
 
 protocol::LogEntry Way::negotiate(const std::shared_ptr<engine::Pending>& pending) {

@@ -12,13 +12,15 @@ namespace guozhuang::api {
 namespace {
 
 /// Rows that each rank gets of a reduce_scatter of tensor i.
-std::vector<std::int64_t> scattered_rows(const OperationSpec& spec, std::size_t i) {
-    return reduce_scatter_rows(spec.tensors[i].shape.front(), spec.splits, spec.set->size());
+std::vector<std::int64_t> scattered_rows(const SetRuntime& set, const engine::Call& call,
+                                         std::size_t i) {
+    return reduce_scatter_rows(call.tensors[i].shape.front(), call.splits, set.size());
 }
 
 /// How many rows all_gather and all_to_all give, no rank knows yet.
-void check_output(const OperationSpec& spec, std::size_t i, const Check& check) {
-    const auto &output = spec.outputs[i], &tensor = spec.tensors[i];
+void check_output(const SetRuntime& set, const engine::Call& call, std::size_t i,
+                  const Check& check) {
+    const auto &output = call.outputs[i], &tensor = call.tensors[i];
     check_tensor(output, check);
     check.that(output.dtype == tensor.dtype, "it is of {}, but the tensor of {}",
                name_of(output.dtype), name_of(tensor.dtype));
@@ -29,8 +31,8 @@ void check_output(const OperationSpec& spec, std::size_t i, const Check& check) 
             std::equal(output.shape.begin() + 1, output.shape.end(), tensor.shape.begin() + 1),
         "shape [{}] differs from the tensor's, [{}], in more than dim 0", list_of(output.shape),
         list_of(tensor.shape));
-    if (spec.description.operation != OperationKind::reduce_scatter) return;
-    const auto own = scattered_rows(spec, i)[static_cast<std::size_t>(spec.set->group_rank())];
+    if (call.description.operation != OperationKind::reduce_scatter) return;
+    const auto own = scattered_rows(set, call, i)[static_cast<std::size_t>(set.group_rank())];
     check.that(output.shape.front() == own, "it has {} rows, but this rank gets {} of {}",
                output.shape.front(), own, tensor.shape.front());
 }
@@ -49,35 +51,35 @@ struct Memory {
 
 /// Whether tensor i of an all_gather lies in its output, a number of rows behind the start. Whether
 /// these are as many as the ranks before this one have, only the operation finds out.
-bool is_gathered_in_place(const OperationSpec& spec, std::size_t i) {
-    if (spec.description.operation != OperationKind::all_gather) return false;
-    const auto tensor = spec.tensors[i].memory(), output = spec.outputs[i].memory();
-    const auto row = backends::row_bytes(spec.tensors[i]);
+bool is_gathered_in_place(const engine::Call& call, std::size_t i) {
+    if (call.description.operation != OperationKind::all_gather) return false;
+    const auto tensor = call.tensors[i].memory(), output = call.outputs[i].memory();
+    const auto row = backends::row_bytes(call.tensors[i]);
     return !tensor.empty() && tensor.data() >= output.data() &&
            tensor.data() + tensor.size() <= output.data() + output.size() &&
            static_cast<std::size_t>(tensor.data() - output.data()) % row == 0;
 }
 
 /// Whether output i of a reduce_scatter is exactly this rank's block of tensor i.
-bool is_scattered_in_place(const OperationSpec& spec, std::size_t i) {
-    if (spec.description.operation != OperationKind::reduce_scatter) return false;
-    const auto rows = scattered_rows(spec, i);
+bool is_scattered_in_place(const SetRuntime& set, const engine::Call& call, std::size_t i) {
+    if (call.description.operation != OperationKind::reduce_scatter) return false;
+    const auto rows = scattered_rows(set, call, i);
     const auto before =
-        std::accumulate(rows.begin(), rows.begin() + spec.set->group_rank(), std::int64_t{0});
-    const auto begin = static_cast<std::size_t>(before) * backends::row_bytes(spec.tensors[i]);
-    return !spec.outputs[i].memory().empty() &&
-           spec.outputs[i].memory().data() == spec.tensors[i].memory().data() + begin;
+        std::accumulate(rows.begin(), rows.begin() + set.group_rank(), std::int64_t{0});
+    const auto begin = static_cast<std::size_t>(before) * backends::row_bytes(call.tensors[i]);
+    return !call.outputs[i].memory().empty() &&
+           call.outputs[i].memory().data() == call.tensors[i].memory().data() + begin;
 }
 
 /// Outputs are written while inputs are read, except in place. Inputs may overlap each other.
-void check_overlaps(const OperationSpec& spec, const Check& check) {
+void check_overlaps(const SetRuntime& set, const engine::Call& call, const Check& check) {
     std::vector<Memory> all;
-    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
-        const bool is_scattered = is_scattered_in_place(spec, i);
-        if (!is_gathered_in_place(spec, i))
-            all.push_back({spec.tensors[i].memory(), is_scattered, fmt::format("tensor [{}]", i)});
+    for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+        const bool is_scattered = is_scattered_in_place(set, call, i);
+        if (!is_gathered_in_place(call, i))
+            all.push_back({call.tensors[i].memory(), is_scattered, fmt::format("tensor [{}]", i)});
         if (!is_scattered)
-            all.push_back({spec.outputs[i].memory(), true, fmt::format("output [{}]", i)});
+            all.push_back({call.outputs[i].memory(), true, fmt::format("output [{}]", i)});
     }
     std::erase_if(all, [](const Memory& memory) { return memory.bytes.empty(); });
     std::ranges::sort(all, std::less<>{}, [](const Memory& memory) { return memory.bytes.data(); });
@@ -97,20 +99,20 @@ void check_overlaps(const OperationSpec& spec, const Check& check) {
 
 }  // namespace
 
-std::string name_of_output(const OperationSpec& spec, std::size_t i) {
-    return spec.description.group ? fmt::format("output [{}]", i) : "output";
+std::string name_of_output(const engine::Call& call, std::size_t i) {
+    return call.description.group ? fmt::format("output [{}]", i) : "output";
 }
 
-void check_outputs(const OperationSpec& spec, const Check& check) {
-    if (spec.outputs.empty()) return;
-    check.that(row_of(spec.description.operation).has_rows,
+void check_outputs(const SetRuntime& set, const engine::Call& call, const Check& check) {
+    if (call.outputs.empty()) return;
+    check.that(row_of(call.description.operation).has_rows,
                "it takes no outputs, because it has no results of its own");
-    check.that(spec.outputs.size() == spec.tensors.size(),
-               "{} outputs were given, but it needs {}, one for each tensor", spec.outputs.size(),
-               spec.tensors.size());
-    for (std::size_t i = 0; i < spec.outputs.size(); ++i)
-        check_output(spec, i, check.of(name_of_output(spec, i)));
-    check_overlaps(spec, check);
+    check.that(call.outputs.size() == call.tensors.size(),
+               "{} outputs were given, but it needs {}, one for each tensor", call.outputs.size(),
+               call.tensors.size());
+    for (std::size_t i = 0; i < call.outputs.size(); ++i)
+        check_output(set, call, i, check.of(name_of_output(call, i)));
+    check_overlaps(set, call, check);
 }
 
 }  // namespace guozhuang::api

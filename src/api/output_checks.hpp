@@ -9,10 +9,10 @@
 namespace guozhuang::api {
 
 /// "output"; of a group "output [2]".
-std::string name_of_output(const OperationSpec& spec, std::size_t i);
+std::string name_of_output(const engine::Call& call, std::size_t i);
 
-/// Throws Error(invalid_argument) for outputs that cannot be those of the spec's tensors, as far as
+/// Throws Error(invalid_argument) for outputs that cannot be those of the call's tensors, as far as
 /// this rank knows.
-void check_outputs(const OperationSpec& spec, const Check& check);
+void check_outputs(const SetRuntime& set, const engine::Call& call, const Check& check);
 
 }  // namespace guozhuang::api

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/plan.hpp>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -23,19 +23,32 @@ namespace {
 
 constexpr std::size_t max_reason_bytes = 4096;  // longer texts are cut
 
-/// The spec of a bundle, without its tensors.
-api::OperationSpec spec_of(const std::shared_ptr<SetRuntime>& set, const PlanOptions& options) {
-    return {.set = set,
-            .description = {.operation = OperationKind::allreduce,
-                            .op = options.op,
-                            .prescale = options.prescale,
-                            .postscale = options.postscale,
-                            .group = true}};
-}
-
 /// Names a plan in its errors, also one that has no name yet.
 std::string label_of(const PlanOptions& options) {
     return options.name.empty() ? options.kind : "plan " + base::quote(options.name);
+}
+
+/// The request of a bundle, for a plan that has not taken its name yet.
+engine::Request request_of(SetRuntime& set, const PlanOptions& options, std::size_t bundle,
+                           std::span<const NamedTensor> tensors) {
+    const auto name =
+        fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, bundle);
+    std::vector<TensorView> views;
+    std::vector<std::string> names;
+    for (const auto& [own, tensor] : tensors) {
+        views.push_back(tensor);
+        names.push_back(own);
+    }
+    const engine::Call call{.description = {.operation = OperationKind::allreduce,
+                                            .op = options.op,
+                                            .prescale = options.prescale,
+                                            .postscale = options.postscale,
+                                            .group = true},
+                            .name = name,
+                            .tensors = views,
+                            .tensor_names = names};
+    api::check(set, call);
+    return api::prepare(set, call);
 }
 
 }  // namespace
@@ -83,23 +96,18 @@ bool Plan::State::wait_for_each(std::span<const StreamRef> streams, const Wait& 
     return true;
 }
 
-Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
+Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, const PlanOptions& options)
     : state_(std::make_unique<State>()) {
     state_->set = api::set_runtime_of(options.session, options.process_set);
     state_->stream = options.stream;
     api::check_name("plan", options.name);
     std::set<std::string> names;
-    std::vector<api::OperationSpec> specs;
-    std::deque<std::string> bundle_names;  // the specs refer to them
+    std::vector<NamedTensor> all;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument,
                         fmt::format("{}: bundle {} has no tensors", label_of(options), i));
-        auto& spec = specs.emplace_back(spec_of(state_->set, options));
-        spec.name = bundle_names.emplace_back(
-            fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i));
-        std::vector<TensorView> tensors;
-        for (auto& [name, tensor] : bundles[i]) {
+        for (const auto& [name, tensor] : bundles[i]) {
             if (name.empty())
                 throw Error(
                     ErrorCode::invalid_argument,
@@ -110,14 +118,17 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
                                         base::quote(name)),
                             {.tensor = name, .operation = "plan"});
             api::check_tensor(tensor, label_of(options), name);
-            spec.tensor_names.push_back(std::move(name));
-            tensors.push_back(std::move(tensor));
         }
-        spec.tensors = engine::SharedTensors(tensors);
+        std::ranges::move(bundles[i], std::back_inserter(all));
     }
-    api::move_once(specs, options.name.empty() ? options.kind : "plan", options.name);
-    for (auto& spec : specs)
-        state_->bundles.push_back({.request = api::prepare(std::move(spec)), .handle = {}});
+    api::move_once(all, options.name.empty() ? options.kind : "plan", options.name);
+    auto first = all.begin();
+    for (std::size_t i = 0; i < bundles.size(); ++i) {
+        const auto end = first + static_cast<std::ptrdiff_t>(bundles[i].size());
+        state_->bundles.push_back(
+            {.request = request_of(*state_->set, options, i, std::span(first, end)), .handle = {}});
+        first = end;
+    }
     // The name, which counts plans, is taken last: a plan that failed does not count.
     state_->name =
         state_->set->take_plan_name(options.name, options.kind, [this](const std::string& name) {

@@ -79,68 +79,38 @@ void check_reduction(const Description& description, DType dtype, const Check& c
         name_of(dtype), description.prescale, description.postscale);
 }
 
-/// The caller's splits, checked; of all_to_all else equal ones.
-std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const Check& check) {
-    const auto rows = spec.tensors.front().shape.front();
-    if (spec.splits.empty() && !row_of(spec.description.operation).splits_agreed) {
-        check.that(rows % size == 0,
+void check_splits(const engine::Call& call, int size, const Check& check) {
+    const auto& operation = row_of(call.description.operation);
+    const auto& splits = call.splits;
+    check.that(splits.empty() || !call.description.group,
+               "splits are of one tensor; without them a group is scattered in equal parts");
+    check.that(splits.empty() || operation.has_splits,
+               "it takes no splits, because it does not cut its tensor");
+    if (!operation.has_splits || call.description.group) return;
+    const auto rows = call.tensors.front().shape.front();
+    if (splits.empty()) {
+        check.that(operation.splits_agreed || rows % size == 0,
                    "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
-        return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
+        return;
     }
-    if (spec.splits.empty()) return {};
-    check.that(spec.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks",
-               spec.splits.size(), size);
-    check.that(std::ranges::all_of(spec.splits, [](auto split) { return split >= 0; }),
-               "splits [{}] contain a negative one", list_of(spec.splits));
+    check.that(splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks",
+               splits.size(), size);
+    check.that(std::ranges::all_of(splits, [](auto split) { return split >= 0; }),
+               "splits [{}] contain a negative one", list_of(splits));
     std::int64_t sum = 0;
     bool counted = true;
-    for (const auto split : spec.splits)
-        counted = counted && !__builtin_add_overflow(sum, split, &sum);
-    check.that(counted && sum == rows, "splits [{}] sum to {}, but dim 0 is {}",
-               list_of(spec.splits), counted ? std::to_string(sum) : "more than can be counted",
-               rows);
-    return spec.splits;
+    for (const auto split : splits) counted = counted && !__builtin_add_overflow(sum, split, &sum);
+    check.that(counted && sum == rows, "splits [{}] sum to {}, but dim 0 is {}", list_of(splits),
+               counted ? std::to_string(sum) : "more than can be counted", rows);
 }
 
-/// Splits that all ranks must agree on are part of the description.
-void set_splits(OperationSpec& spec, const Check& check) {
-    const auto& operation = row_of(spec.description.operation);
-    if (operation.has_splits && !spec.description.group)
-        spec.splits = splits_of(spec, spec.set->size(), check);
-    check.that(spec.splits.empty() || !spec.description.group,
-               "splits are of one tensor; without them a group is scattered in equal parts");
-    check.that(spec.splits.empty() || operation.has_splits,
-               "it takes no splits, because it does not cut its tensor");
-    if (operation.splits_agreed) spec.description.splits = spec.splits;
-}
-
-protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
-    const auto& tensor = spec.tensors[i];
-    protocol::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
-    if (!spec.tensor_names.empty()) description.name = spec.tensor_names[i];
-    if (row_of(spec.description.operation).rows_differ) description.shape.front() = -1;
-    return description;
-}
-
-/// Returns the identity of a checked spec; fills the description with its tensors.
-protocol::RequestIdentity identify(OperationSpec& spec, const Check& check) {
-    auto& description = spec.description;
-    if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
-    if (!description.group && spec.tensors.size() == 1)
-        return spec.set->identify(spec.name, description, describe(spec, 0));
-    std::size_t bytes = 0;
-    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
-        const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(spec, i));
-        check.that(name.size() <= protocol::max_name_bytes,
-                   "the name of tensor {} is {} bytes long; at most {} are supported", i,
-                   name.size(), protocol::max_name_bytes);
-        bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
-        check.that(bytes <= protocol::max_description_bytes,
-                   "the names and shapes of its first {} tensors alone take {} bytes to describe; "
-                   "at most {} are supported: make several groups",
-                   i + 1, bytes, protocol::max_description_bytes);
-    }
-    return {protocol::Name(spec.name), protocol::share(std::move(description))};
+/// The caller's splits; of an all_to_all without them equal ones.
+std::vector<std::int64_t> splits_of(const engine::Call& call, int size) {
+    const auto& operation = row_of(call.description.operation);
+    if (call.splits.empty() && operation.has_splits && !operation.splits_agreed)
+        return std::vector(static_cast<std::size_t>(size),
+                           call.tensors.front().shape.front() / size);
+    return {call.splits.begin(), call.splits.end()};
 }
 
 void check_timeout(std::chrono::milliseconds timeout, const Check& check) {
@@ -153,51 +123,53 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
     request.deadline = base::deadline_after(timeout);
 }
 
-/// Names a tensor of a group in errors.
-std::string label_of(const OperationSpec& spec, std::size_t i) {
-    return spec.tensor_names.empty() ? fmt::format("[{}]", i) : base::quote(spec.tensor_names[i]);
+/// Names a tensor of a group.
+std::string name_of_tensor(const engine::Call& call, std::size_t i) {
+    return call.tensor_names.empty() ? fmt::format("[{}]", i) : call.tensor_names[i];
 }
 
-void check_one_device(const OperationSpec& spec, const Check& check) {
-    for (std::size_t i = 1; i < spec.tensors.size(); ++i) {
-        const auto &first = spec.tensors.front().device, &device = spec.tensors[i].device;
+void check_one_device(const engine::Call& call, const Check& check) {
+    const auto label = [&](std::size_t i) {
+        const auto name = name_of_tensor(call, i);
+        return call.tensor_names.empty() ? name : base::quote(name);
+    };
+    for (std::size_t i = 1; i < call.tensors.size(); ++i) {
+        const auto &first = call.tensors.front().device, &device = call.tensors[i].device;
         if (device != first)
-            check.fail(
-                ErrorCode::invalid_argument,
-                fmt::format("tensor {} is on {}, but {} on {}: they must be on one device",
-                            label_of(spec, 0), name_of(first), label_of(spec, i), name_of(device)));
+            check.fail(ErrorCode::invalid_argument,
+                       fmt::format("tensor {} is on {}, but {} on {}: they must be on one device",
+                                   label(0), name_of(first), label(i), name_of(device)));
     }
 }
 
-void check_bare(const BareOperation& bare, const Check& check) {
-    const auto& description = bare.description;
-    check.that(bare.name.size() <= protocol::max_name_bytes,
-               "the name is {} bytes long; at most {} are supported", bare.name.size(),
-               protocol::max_name_bytes);
-    check.that(!description.group || !bare.tensors.empty(), "the group has no tensors");
-    check.that(bare.tensors.size() <= protocol::max_tensors,
-               "{} tensors in one group; at most {} are supported", bare.tensors.size(),
+void check_tensors(const engine::Call& call, const Check& check) {
+    const auto& description = call.description;
+    check.that(!description.group || !call.tensors.empty(), "the group has no tensors");
+    check.that(call.tensors.size() <= protocol::max_tensors,
+               "{} tensors in one group; at most {} are supported", call.tensors.size(),
                protocol::max_tensors);
-    check_timeout(bare.timeout, check);
-    check.that(bare.wait_first.count() >= 0, "wait_first is {} us; it may not be negative",
-               bare.wait_first.count());
-    check.that(is_enumerator(description.op), "there is no reduce op {}",
-               static_cast<int>(description.op));
-    const auto& transport = bare.set.transport();
-    check.that(description.root >= 0 && description.root < transport.size(),
-               "root {} is not a rank; there are ranks 0 to {}", description.root,
-               transport.size() - 1);
-    check.that(!row_of(description.operation).has_root ||
-                   bare.set.group_ranks().group_rank_of(description.root),
-               "root {} is not in {}", description.root, bare.set.group_ranks().name());
-    for (std::size_t i = 0; i < bare.tensors.size(); ++i) {
-        const auto& tensor = bare.tensors[i];
-        const auto own = description.group ? check.of_tensor(bare.tensor_names, i) : check;
+    for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+        const auto& tensor = call.tensors[i];
+        const auto own = description.group ? check.of_tensor(call.tensor_names, i) : check;
         check_tensor(tensor, own);
         check_reduction(description, tensor.dtype, own);
         own.that(!row_of(description.operation).has_rows || !tensor.shape.empty(),
                  "a 0-dimensional tensor has no rows; give it a dimension");
     }
+    check_one_device(call, check);
+}
+
+void check_root(SetRuntime& set, const Description& description, const Check& check) {
+    const int size = set.transport().size();
+    check.that(description.root >= 0 && description.root < size,
+               "root {} is not a rank; there are ranks 0 to {}", description.root, size - 1);
+    check.that(!row_of(description.operation).has_root ||
+                   set.group_ranks().group_rank_of(description.root),
+               "root {} is not in {}", description.root, set.group_ranks().name());
+}
+
+Check check_of(SetRuntime& set, const engine::Call& call) {
+    return {name_of(call.description.operation), call.name, set.transport().rank()};
 }
 
 /// Returns the driver of the device; null for the plain host.
@@ -210,19 +182,20 @@ std::shared_ptr<device::Driver> use_device(SetRuntime& set, Device device, const
 }
 
 /// Returns the driver of the tensors' device; null for the plain host.
-std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const Check& check) {
-    if (spec.tensors.empty()) return nullptr;
-    const auto check_of = [&](std::size_t i) {
-        return spec.description.group ? check.of_tensor(spec.tensor_names, i) : check;
+std::shared_ptr<device::Driver> check_devices(SetRuntime& set, const engine::Call& call,
+                                              const Check& check) {
+    if (call.tensors.empty()) return nullptr;
+    const auto check_it = [&](std::size_t i) {
+        return call.description.group ? check.of_tensor(call.tensor_names, i) : check;
     };
-    auto driver = use_device(*spec.set, spec.tensors.front().device, check_of(0));
-    const auto check_place = [&](const TensorView& tensor, const Check& check_it) {
-        const auto problem = spec.set->device_mismatch(tensor);
-        check_it.that(problem.empty(), "{}", problem);
+    auto driver = use_device(set, call.tensors.front().device, check_it(0));
+    const auto check_place = [&](const TensorView& tensor, const Check& own) {
+        const auto problem = set.device_mismatch(tensor);
+        own.that(problem.empty(), "{}", problem);
     };
-    for (std::size_t i = 0; i < spec.tensors.size(); ++i) check_place(spec.tensors[i], check_of(i));
-    for (std::size_t i = 0; i < spec.outputs.size(); ++i)
-        check_place(spec.outputs[i], check.of(name_of_output(spec, i)));
+    for (std::size_t i = 0; i < call.tensors.size(); ++i) check_place(call.tensors[i], check_it(i));
+    for (std::size_t i = 0; i < call.outputs.size(); ++i)
+        check_place(call.outputs[i], check.of(name_of_output(call, i)));
     return driver;
 }
 
@@ -268,53 +241,102 @@ std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
     return last;
 }
 
-void move_once(std::span<OperationSpec> specs, std::string_view operation, std::string_view name) {
-    std::vector<NamedTensor> tensors;
-    for (const auto& spec : specs)
-        for (std::size_t i = 0; i < spec.tensors.size(); ++i)
-            tensors.push_back(
-                {spec.tensor_names.empty() ? fmt::format("[{}]", i) : spec.tensor_names[i],
-                 spec.tensors[i]});
+void move_once(std::span<NamedTensor> tensors, std::string_view operation, std::string_view name) {
     const auto last = same_memory(tensors, operation, name);
-    for (std::size_t at = 0; auto& spec : specs) {
-        for (std::size_t i = 0; i < spec.tensors.size(); ++i, ++at) {
-            if (last[at] == at) continue;
-            // Only these unnamed tensors get names; the others stay numbered.
-            spec.tensor_names.resize(spec.tensors.size());
-            spec.tensor_names[i] =
-                fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);
-            spec.tensors[i].shape = {0};
-            spec.tensors[i].strides.clear();
-        }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (last[i] == i) continue;
+        tensors[i].name =
+            fmt::format("{} (the memory of {})", tensors[i].name, tensors[last[i]].name);
+        tensors[i].tensor.shape = {0};
+        tensors[i].tensor.strides.clear();
     }
 }
 
-void check(const BareOperation& bare) {
-    check_bare(bare,
-               Check(name_of(bare.description.operation), bare.name, bare.set.transport().rank()));
+void check(SetRuntime& set, const engine::Call& call) {
+    const auto check = check_of(set, call);
+    check.that(call.name.size() <= protocol::max_name_bytes,
+               "the name is {} bytes long; at most {} are supported", call.name.size(),
+               protocol::max_name_bytes);
+    check_timeout(call.timeout, check);
+    check.that(call.wait_first.count() >= 0, "wait_first is {} us; it may not be negative",
+               call.wait_first.count());
+    check.that(is_enumerator(call.description.op), "there is no reduce op {}",
+               static_cast<int>(call.description.op));
+    check_root(set, call.description, check);
+    check_tensors(call, check);
+    check_splits(call, set.size(), check);
+    check_outputs(set, call, check);
 }
 
-engine::Request prepare(OperationSpec&& spec) {
-    const auto operation = spec.description.operation;
-    const auto name = spec.name;
-    const Check check(name_of(operation), name, spec.set->transport().rank());
-    check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first,
-                spec.tensor_names},
-               check);
-    check_one_device(spec, check);
-    set_splits(spec, check);
-    check_outputs(spec, check);
-    auto device = check_devices(spec, check);
-    if (row_of(operation).in_place && spec.tensors.size() > 1)
-        move_once({&spec, 1}, name_of(operation), name);
-    auto identity = identify(spec, check);
+namespace {
+
+/// Moves what has the same memory once, as one of several tensors in place. Returns the tensors'
+/// names, if there are any.
+std::vector<std::string> move_once(const engine::Call& call, engine::SharedTensors& tensors) {
+    std::vector<std::string> names(call.tensor_names.begin(), call.tensor_names.end());
+    if (!row_of(call.description.operation).in_place || tensors.size() < 2) return names;
+    std::vector<NamedTensor> named;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+        named.push_back({name_of_tensor(call, i), tensors[i]});
+    api::move_once(named, name_of(call.description.operation), call.name);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (named[i].tensor.shape == tensors[i].shape) continue;
+        names.resize(tensors.size());  // the others without a name stay numbered
+        names[i] = std::move(named[i].name);
+        tensors[i] = std::move(named[i].tensor);
+    }
+    return names;
+}
+
+/// Names and describes a request: its tensors, which may have names, and splits that all ranks must
+/// agree on.
+protocol::RequestIdentity identify(SetRuntime& set, const engine::Call& call,
+                                   const engine::SharedTensors& tensors,
+                                   std::span<const std::string> tensor_names,
+                                   const std::vector<std::int64_t>& splits) {
+    auto description = call.description;
+    const auto& operation = row_of(description.operation);
+    if (!tensors.empty()) description.device = tensors.front().device.kind;
+    if (operation.splits_agreed) description.splits = splits;
+    const auto describe = [&](std::size_t i) {
+        protocol::TensorDescription described{.dtype = tensors[i].dtype, .shape = tensors[i].shape};
+        if (!tensor_names.empty()) described.name = tensor_names[i];
+        if (operation.rows_differ) described.shape.front() = -1;
+        return described;
+    };
+    if (!description.group && tensors.size() == 1)
+        return set.identify(call.name, description, describe(0));
+    const auto check = check_of(set, call);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(i));
+        check.that(name.size() <= protocol::max_name_bytes,
+                   "the name of tensor {} is {} bytes long; at most {} are supported", i,
+                   name.size(), protocol::max_name_bytes);
+        bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
+        check.that(bytes <= protocol::max_description_bytes,
+                   "the names and shapes of its first {} tensors alone take {} bytes to describe; "
+                   "at most {} are supported: make several groups",
+                   i + 1, bytes, protocol::max_description_bytes);
+    }
+    return {protocol::Name(call.name), protocol::share(std::move(description))};
+}
+
+}  // namespace
+
+engine::Request prepare(SetRuntime& set, const engine::Call& call) {
+    auto device = check_devices(set, call, check_of(set, call));
+    engine::SharedTensors tensors(call.tensors);
+    const auto names = move_once(call, tensors);
+    auto splits = splits_of(call, set.size());
+    auto identity = identify(set, call, tensors, names, splits);
     return {.name = std::move(identity.name),
-            .number = spec.number,
+            .number = call.number,
             .description = std::move(identity.description),
-            .tensors = std::move(spec.tensors),
-            .outputs = std::move(spec.outputs),
-            .splits = std::move(spec.splits),
-            .keep_alive = std::move(spec.keep_alive),
+            .tensors = std::move(tensors),
+            .outputs = engine::SharedTensors(call.outputs),
+            .splits = std::move(splits),
+            .keep_alive = call.keep_alive,
             .device = std::move(device)};
 }
 
@@ -345,13 +367,11 @@ std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& reque
     return set.engine().submit(std::move(request), caller_waits);
 }
 
-std::shared_ptr<engine::Pending> submit(OperationSpec&& spec, bool caller_waits) {
-    const auto set = spec.set;
-    const auto stream = spec.stream;
-    const auto timeout = spec.timeout;
-    auto request = prepare(std::move(spec));
-    set_deadline(request, timeout);
-    return submit(*set, std::move(request), as_span(stream), caller_waits);
+std::shared_ptr<engine::Pending> submit(SetRuntime& set, const engine::Call& call,
+                                        bool caller_waits) {
+    auto request = prepare(set, call);
+    set_deadline(request, call.timeout);
+    return submit(set, std::move(request), as_span(call.stream), caller_waits);
 }
 
 std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const TensorView& tensor,

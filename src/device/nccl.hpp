@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "device/reduction.hpp"
+
 namespace guozhuang::device {
 
 class Stream;
@@ -15,16 +17,10 @@ class Stream;
 /// Names a communicator that is to be made: one rank makes the id, and tells the others.
 using NcclId = std::array<std::byte, 128>;
 
-struct NcclReduction {
-    ReduceOp op = ReduceOp::sum;
-    DType dtype = DType::f32;
-};
-
-/// Whether NCCL has this reduction with the results of the host. It has no 16-bit integers and no
-/// adasum, and its minimum and maximum of floats lose a NaN. An average is its sum, which the
-/// caller divides.
-constexpr bool is_in_nccl(NcclReduction reduction) noexcept {
-    const auto [op, dtype] = reduction;
+/// Whether NCCL reduces with the results of the host. It has no 16-bit integers and no adasum, and
+/// its minimum and maximum of floats lose a NaN. An average is its sum, which the caller divides
+/// and scales.
+constexpr bool is_in_nccl(ReduceOp op, DType dtype) noexcept {
     if (op == ReduceOp::adasum || dtype == DType::i16 || dtype == DType::u16) return false;
     return !is_floating(dtype) || (op != ReduceOp::min && op != ReduceOp::max);
 }
@@ -45,8 +41,9 @@ public:
     /// NCCL begins with what is called in here when the group ends.
     virtual void group(const std::function<void()>& calls) = 0;
 
-    /// Contiguous memory of whole elements, which is input and output.
-    virtual void allreduce(Stream& stream, NcclReduction reduction,
+    /// Contiguous memory of whole elements, which is input and output. Reductions are of op and
+    /// dtype alone.
+    virtual void allreduce(Stream& stream, const Reduction& reduction,
                            std::span<std::byte> memory) = 0;
     /// `into` on every rank = `from` on the root, which may be the same memory.
     virtual void broadcast(Stream& stream, std::span<std::byte> into,
@@ -55,10 +52,10 @@ public:
     virtual void all_gather(Stream& stream, std::span<std::byte> into,
                             std::span<const std::byte> from) = 0;
     /// `into` = this rank's block of `from`, which is cut into as many blocks as there are ranks.
-    virtual void reduce_scatter(Stream& stream, NcclReduction reduction, std::span<std::byte> into,
-                                std::span<const std::byte> from) = 0;
+    virtual void reduce_scatter(Stream& stream, const Reduction& reduction,
+                                std::span<std::byte> into, std::span<const std::byte> from) = 0;
     /// `into`, on the root alone, = `from` of all ranks, reduced.
-    virtual void reduce(Stream& stream, NcclReduction reduction, std::span<std::byte> into,
+    virtual void reduce(Stream& stream, const Reduction& reduction, std::span<std::byte> into,
                         std::span<const std::byte> from, int root) = 0;
     virtual void send(Stream& stream, std::span<const std::byte> from, int to) = 0;
     virtual void receive(Stream& stream, std::span<std::byte> into, int from) = 0;

@@ -12,7 +12,7 @@ namespace guozhuang::engine {
 /// A call is under way while this lives.
 class EagerCalls::Running {
 public:
-    Running(EagerCalls& calls, const EagerCall& call) noexcept : calls_(calls) {
+    Running(EagerCalls& calls, const Call& call) noexcept : calls_(calls) {
         calls.running_.store(&call, std::memory_order_release);
     }
     ~Running() {
@@ -28,11 +28,12 @@ private:
     EagerCalls& calls_;
 };
 
-bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
-    const auto& [description, tensor, name, number] = call;
-    const auto operation = description.operation;
+bool EagerCalls::run(Call& call, std::exception_ptr& failure) {
+    const auto& name = call.name;
+    const auto& tensor = call.tensors.front();
+    const auto operation = call.description.operation;
     base::refuse_forked();
-    if (name.empty()) number = queue_.take_number(operation);
+    if (name.empty()) call.number = queue_.take_number(operation);
     // An operation of another process set may be pending: then it stays the last one.
     if (context_.activity.last_pending == nullptr)
         write_operation(context_.activity.submitted, name_of(operation),
@@ -44,13 +45,14 @@ bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
                                     .set = context_.set};
     };
     const trace::TimelineSlice slice(*context_.timeline, "eager", facts);
-    const auto numbered =
-        slice.begin() && name.empty() ? queue_.numbered_name(operation, number) : std::string();
-    const auto fingerprint =
-        protocol::fingerprint_of_allreduce(name, number, description, tensor.dtype, tensor.shape);
+    const auto numbered = slice.begin() && name.empty()
+                              ? queue_.numbered_name(operation, call.number)
+                              : std::string();
+    const auto fingerprint = protocol::fingerprint_of_allreduce(name, call.number, call.description,
+                                                                tensor.dtype, tensor.shape);
     const Running running(*this, call);
     try {
-        bundle_.description = &description;
+        bundle_.description = &call.description;
         bundle_.entries.clear();
         bundle_.entries.push_back({.tensor = tensor});
         if (!host_->run_eagerly(bundle_, fingerprint)) return false;
@@ -65,7 +67,7 @@ bool EagerCalls::run(const EagerCall& call, std::exception_ptr& failure) {
 }
 
 std::exception_ptr EagerCalls::error_of(const std::exception_ptr& cause,
-                                        const EagerCall& call) const noexcept try {
+                                        const Call& call) const noexcept try {
     const auto request = request_of(call);
     return as_error(cause, {.operation = request.operation(), .tensor = request.name.text()},
                     context_.rank);
@@ -73,7 +75,7 @@ std::exception_ptr EagerCalls::error_of(const std::exception_ptr& cause,
     return cause;
 }
 
-Request EagerCalls::request_of(const EagerCall& call) const {
+Request EagerCalls::request_of(const Call& call) const {
     const auto operation = call.description.operation;
     return {.name = protocol::Name(call.name.empty() ? queue_.numbered_name(operation, call.number)
                                                      : std::string(call.name)),

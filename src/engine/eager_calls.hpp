@@ -1,30 +1,17 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <exception>
-#include <guozhuang/tensor.hpp>
 #include <memory>
-#include <string_view>
 
 #include "collectives/policy.hpp"
 #include "engine/backend.hpp"
+#include "engine/call.hpp"
 #include "engine/context.hpp"
 #include "engine/pending.hpp"
 #include "engine/submission_queue.hpp"
-#include "protocol/description.hpp"
 
 namespace guozhuang::engine {
-
-/// A blocking call of allreduce() on a tensor of the host, as a caller has made it.
-struct EagerCall {
-    const protocol::Description& description;  ///< without the tensor
-    const TensorView& tensor;
-    std::string_view name;  ///< empty: it has none
-    /// The number of one without a name; 0: none yet. A call that is not run eagerly is to be
-    /// submitted with the number that it has got.
-    std::uint64_t& number;
-};
 
 /// Runs allreduces before the ranks have agreed on them: where all ranks of the set call at about
 /// the same time, and have nothing else pending, there is nothing to negotiate. Only the thread
@@ -47,11 +34,11 @@ public:
     }
     /// Returns false if it has changed nothing but the call's number; or has set `failure`, which
     /// is to end the job.
-    bool run(const EagerCall& call, std::exception_ptr& failure);
+    bool run(Call& call, std::exception_ptr& failure);
     /// Whether a thread is in run(). Any thread.
     bool is_running() const noexcept { return running_.load(std::memory_order_acquire) != nullptr; }
     /// The call, for an error that names it.
-    Request request_of(const EagerCall& call) const;
+    Request request_of(const Call& call) const;
     /// The call that run() is about, as an operation for stall reports; null if there is none. A
     /// call that no report looks at costs nothing.
     std::shared_ptr<Pending> under_way(const std::shared_ptr<ProgressSource>& engine);
@@ -62,14 +49,13 @@ public:
 
 private:
     class Running;
-    std::exception_ptr error_of(const std::exception_ptr& cause,
-                                const EagerCall& call) const noexcept;
+    std::exception_ptr error_of(const std::exception_ptr& cause, const Call& call) const noexcept;
 
     const Context& context_;
     SubmissionQueue& queue_;
     Bundle bundle_;  ///< of the running call
     Backend* host_ = nullptr;
-    std::atomic<const EagerCall*> running_{nullptr};
+    std::atomic<const Call*> running_{nullptr};
     std::shared_ptr<Pending> watched_;  ///< the running one, if a stall report has looked at it
 };
 

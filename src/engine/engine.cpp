@@ -71,18 +71,14 @@ void Engine::start() {
 }
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
-    auto submitted = queue_.submit(std::move(request), shared_from_this(), caller_waits);
-    if (submitted.wakes_driver) wake_driver();
-    return std::move(submitted.pending);
+    return queue_.submit(std::move(request), shared_from_this(), caller_waits);
 }
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, bool caller_waits) {
     base::refuse_forked();
     auto staged = executor_.stage(request, route, shared_from_this());
-    auto submitted = queue_.submit(std::move(request), route, std::move(staged), shared_from_this(),
-                                   caller_waits);
-    if (submitted.wakes_driver) wake_driver();
-    return std::move(submitted.pending);
+    return queue_.submit(std::move(request), route, std::move(staged), shared_from_this(),
+                         caller_waits);
 }
 
 // --- driving -------------------------------------------------------------------------------------
@@ -205,18 +201,17 @@ Engine::DriveResult Engine::try_drive_once(DrivePolicy policy) {
 Engine::DriveResult Engine::drive_once(DrivePolicy policy) try {
     if (life_.is_stopped() || base::is_aborted(context_.doorbell)) return DriveResult::in_vain;
     const bool progressed = pump();
-    if (log_.empty() || !is_due(log_.front().entry)) {
+    if (log_.empty() || !is_due(log_.front())) {
         if (!progressed && has_work()) eager_calls_.decline();
         if (progressed) return DriveResult::progressed;
         const bool messages_move = control_plane_.point_to_point().is_moving();
         return messages_move ? DriveResult::messages_move : DriveResult::in_vain;
     }
-    if (policy == DrivePolicy::small_entries &&
-        !moves_little(log_.front().entry, log_.front().requests, context_.size))
+    if (policy == DrivePolicy::small_entries && !moves_little(log_.front(), context_.size))
         return DriveResult::too_large;
-    auto ready_entry = std::move(log_.front());
+    auto entry = std::move(log_.front());
     log_.pop_front();
-    execute(ready_entry);
+    execute(entry);
     return DriveResult::progressed;
 } catch (...) {
     std::rethrow_exception(abort(std::current_exception()));
@@ -278,12 +273,14 @@ void Engine::check_stalls() {
 /// Lets operations of a fail entry fail at once: no data moves for them, and the entries before it
 /// may take long.
 void Engine::accept(protocol::LogEntry&& entry) {
-    auto requests = take_requests(entry);
-    if (entry.kind == Kind::fail)
+    if (entry.kind == Kind::fail) {
+        auto requests = take_requests(entry);
         return queue_.end(requests, error_of(entry, context_.group_ranks));
+    }
     if (entry.kind == Kind::execute && context_.timeline->on())
-        for (const auto& pending : requests) context_.timeline->enter(pending.get(), "queue");
-    log_.push_back({std::move(entry), std::move(requests)});
+        for (const auto& item : entry.items)
+            if (item.submitter) context_.timeline->enter(request_of(item), "queue");
+    log_.push_back(std::move(entry));
 }
 
 /// The log may end only once this rank has heard of each shutdown from the rank itself. The entry
@@ -294,35 +291,35 @@ bool Engine::is_due(const protocol::LogEntry& entry) const {
            control_plane_.point_to_point().have_all_shut_down();
 }
 
-void Engine::execute(ReadyEntry& ready_entry) {
-    const auto& entry = ready_entry.entry;
+void Engine::execute(protocol::LogEntry& entry) {
     switch (entry.kind) {
-        case Kind::execute: run(ready_entry); break;
+        case Kind::execute: run(entry); break;
         case Kind::fail:
         case Kind::evict: break;
         case Kind::all_shut_down: finish_log(false); break;
-        case Kind::join: end_join(ready_entry); break;
+        case Kind::join: end_join(entry); break;
         case Kind::quit: end_log(entry); break;
     }
 }
 
-void Engine::run(ReadyEntry& ready_entry) {
-    if (contributes_neutrally(ready_entry.entry, context_)) {
-        ready_entry.requests = executor_.identity_inputs(ready_entry.entry, shared_from_this());
-        queue_.add_neutral(ready_entry.requests);
+void Engine::run(protocol::LogEntry& entry) {
+    auto requests = take_requests(entry);
+    if (contributes_neutrally(entry, context_)) {
+        requests = executor_.identity_inputs(entry, shared_from_this());
+        queue_.add_neutral(requests);
     }
-    executor_.run(ready_entry.entry, std::move(ready_entry.requests), shared_from_this());
+    executor_.run(entry, std::move(requests), shared_from_this());
 }
 
-void Engine::end_join(ReadyEntry& ready_entry) {
+void Engine::end_join(protocol::LogEntry& entry) {
+    auto requests = take_requests(entry);
     queue_.end_join();
     const auto& group_ranks = context_.group_ranks;
-    const auto error =
-        ready_entry.entry.text.empty() ? nullptr : error_of(ready_entry.entry, group_ranks);
+    const auto error = entry.text.empty() ? nullptr : error_of(entry, group_ranks);
     if (!error)
-        for (const auto& pending : ready_entry.requests)
-            pending->result(0).rows = {group_ranks.world_rank(ready_entry.entry.ranks.front())};
-    queue_.end(ready_entry.requests, error);
+        for (const auto& pending : requests)
+            pending->result(0).rows = {group_ranks.world_rank(entry.ranks.front())};
+    queue_.end(requests, error);
 }
 
 /// Fails what the log has not resolved: every operation would need the rank that has quit.

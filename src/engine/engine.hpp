@@ -83,12 +83,12 @@ public:
     /// before another rank hears of the operation.
     std::shared_ptr<Pending> submit(Request&& request, const Route& route, bool caller_waits);
 
-    /// Runs it at once, without submission and log, if all ranks of the set make the same call at
-    /// about the same time and this rank has nothing else pending. Else returns false, and the call
-    /// is to be submitted: its tensor is untouched; one without a name may have got its number.
-    /// Holds the engine's lock for as long as a thread spins, and while data moves. Throws what has
-    /// ended the job meanwhile.
-    bool run_eagerly(const EagerCall& call) {
+    /// Runs an allreduce of one host tensor at once, without submission and log, if all ranks of
+    /// the set make the same call at about the same time and this rank has nothing else pending.
+    /// Else returns false, and the call is to be submitted: its tensor is untouched; one without a
+    /// name may have got its number. Holds the engine's lock for as long as a thread spins, and
+    /// while data moves. Throws what has ended the job meanwhile.
+    bool run_eagerly(Call& call) {
         if (!eager_calls_.may_run()) return false;
         std::exception_ptr failure;
         const bool done = try_between_bundles([&] {
@@ -188,11 +188,6 @@ public:
 
 private:
     class Helping;
-    /// An entry of the log that is to be executed, with this rank's requests.
-    struct ReadyEntry {
-        protocol::LogEntry entry;
-        Requests requests;
-    };
 
     void on_enqueued(std::span<const std::shared_ptr<Pending>> operations) override {
         queue_.free_names(operations);
@@ -233,9 +228,9 @@ private:
     // Execution of the log.
     void accept(protocol::LogEntry&& entry) GUOZHUANG_REQUIRES(mutex_);
     bool is_due(const protocol::LogEntry& entry) const GUOZHUANG_REQUIRES(mutex_);
-    void execute(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
-    void run(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
-    void end_join(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    void execute(protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
+    void run(protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
+    void end_join(protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     void end_log(const protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     void finish_log(bool somebody_quit) GUOZHUANG_REQUIRES(mutex_) {
         life_.end_log(somebody_quit);
@@ -268,7 +263,8 @@ private:
     ControlPlane control_plane_ GUOZHUANG_GUARDED_BY(mutex_);
     std::vector<protocol::LogEntry> entries_ GUOZHUANG_GUARDED_BY(mutex_);  ///< not yet accepted
     StallReporter stalls_;  ///< only by the thread that drives, but for log_warnings()
-    std::deque<ReadyEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);  ///< arrived and not yet executed
+    /// Arrived and not yet executed. Their items hold what this rank has submitted.
+    std::deque<protocol::LogEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);
     /// The `quit` entry that has ended the log, if a rank has quit.
     std::optional<protocol::LogEntry> quit_entry_ GUOZHUANG_GUARDED_BY(mutex_);
 

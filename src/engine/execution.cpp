@@ -67,6 +67,10 @@ bool contributes_neutrally(const protocol::LogEntry& entry, const Context& conte
     });
 }
 
+const Pending* request_of(const protocol::Item& item) noexcept {
+    return static_cast<const Pending*>(item.submitter.get());
+}
+
 Requests take_requests(protocol::LogEntry& entry) {
     Requests requests;
     for (auto& item : entry.items)
@@ -75,18 +79,19 @@ Requests take_requests(protocol::LogEntry& entry) {
     return requests;
 }
 
-bool moves_little(const protocol::LogEntry& entry,
-                  std::span<const std::shared_ptr<Pending>> requests, int ranks) {
+bool moves_little(const protocol::LogEntry& entry, int ranks) {
     if (entry.kind != protocol::LogEntry::Kind::execute) return true;
+    if (!entry.absent.empty()) return false;
     std::size_t bytes = 0;
-    for (const auto& pending : requests) {
-        const auto& request = pending->request();
+    for (const auto& item : entry.items) {
+        if (!item.submitter) return true;  // the executor throws
+        const auto& request = request_of(item)->request();
         if (request.action || request.device) return false;
         const bool gathers = request.description->operation == OperationKind::all_gather;
         for (const auto& tensor : request.tensors)
             bytes += tensor.bytes() * static_cast<std::size_t>(gathers ? ranks : 1);
     }
-    return entry.absent.empty() && bytes <= little_bytes;
+    return bytes <= little_bytes;
 }
 
 Bundle bundle_of(const protocol::LogEntry& entry,

@@ -26,14 +26,15 @@ Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device
 /// Whether this rank has joined, and contributes neutrally to what the entry executes.
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);
 
-/// This rank's requests that the entry resolves. A rank that has shut down may have submitted none
-/// of what fails for its sake.
+/// This rank's request that is an item of an entry; null if it has submitted none.
+const Pending* request_of(const protocol::Item& item) noexcept;
+/// Takes this rank's requests out of an entry. A rank that has shut down may have submitted none of
+/// what fails for its sake.
 Requests take_requests(protocol::LogEntry& entry);
 
 /// Whether executing the entry takes at most about a millisecond, once the other ranks execute it
 /// too. Assumes that they send to this rank as much as it sends.
-bool moves_little(const protocol::LogEntry& entry,
-                  std::span<const std::shared_ptr<Pending>> requests, int ranks);
+bool moves_little(const protocol::LogEntry& entry, int ranks);
 
 /// Builds the bundle that a backend runs for an execute entry, from its requests (one at least).
 /// The bundle points into them.

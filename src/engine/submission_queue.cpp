@@ -66,12 +66,43 @@ bool SubmissionQueue::free_name(const std::shared_ptr<Pending>& pending) noexcep
     return true;
 }
 
-SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request,
-                                                   std::shared_ptr<ProgressSource> progress_source,
-                                                   bool caller_waits) {
+/// `enter()` puts an operation into the tables, and returns it.
+template <class Enter>
+std::shared_ptr<Pending> SubmissionQueue::submit(bool caller_waits, const Enter& enter) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
-    const base::Lock lock(mutex_);
+    std::shared_ptr<Pending> pending;
+    bool wakes_driver = false;
+    {
+        const base::Lock lock(mutex_);
+        pending = enter();
+        wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
+    }
+    if (wakes_driver) base::ring_local(context_.doorbell, context_.wait.audience);
+    return pending;
+}
+
+std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
+                                                 std::shared_ptr<ProgressSource> progress_source,
+                                                 bool caller_waits) {
+    return submit(caller_waits, [&] {
+        mutex_.is_held();
+        return enter(std::move(request), std::move(progress_source));
+    });
+}
+
+std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request, const Route& route,
+                                                 std::shared_ptr<StagedMessage> staged,
+                                                 std::shared_ptr<ProgressSource> progress_source,
+                                                 bool caller_waits) {
+    return submit(caller_waits, [&] {
+        mutex_.is_held();
+        return enter(std::move(request), route, std::move(staged), std::move(progress_source));
+    });
+}
+
+std::shared_ptr<Pending> SubmissionQueue::enter(Request&& request,
+                                                std::shared_ptr<ProgressSource> progress_source) {
     life_.require_open(request, context_.group_ranks);
     require_not_joined(request);
     const auto operation = request.description->operation;
@@ -96,18 +127,13 @@ SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request,
     if (numbered && pending->request().number == 0) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name.text(), "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
-    const bool wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
-    return {std::move(pending), wakes_driver};
+    return pending;
 }
 
-SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request, const Route& route,
-                                                   std::shared_ptr<StagedMessage> staged,
-                                                   std::shared_ptr<ProgressSource> progress_source,
-                                                   bool caller_waits) {
-    base::refuse_forked();
-    base::pass(base::Failpoint::submit);
+std::shared_ptr<Pending> SubmissionQueue::enter(Request&& request, const Route& route,
+                                                std::shared_ptr<StagedMessage> staged,
+                                                std::shared_ptr<ProgressSource> progress_source) {
     request.kind = Request::Kind::point_to_point;
-    const base::Lock lock(mutex_);
     life_.require_open(request, context_.group_ranks);
     context_.activity.submitted.write(request.name.text());
     request.peer = context_.group_ranks.world_rank(route.peer);
@@ -124,8 +150,7 @@ SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request, const Rout
         return trace::TimelineFacts{.bytes = pending->request().tensors.front().bytes(),
                                     .set = context_.set};
     });
-    const bool wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
-    return {std::move(pending), wakes_driver};
+    return pending;
 }
 
 std::uint64_t SubmissionQueue::take_number(OperationKind operation) {

@@ -52,20 +52,18 @@ public:
 
     SubmissionQueue(const Context& context, LifeCycle& life) : context_(context), life_(life) {}
 
-    /// An operation that was submitted. `wakes_driver`: the submitter must wake the thread that
-    /// drives. False if its caller will wait, and so drive, or if the submitter of an earlier one
-    /// that is not yet taken wakes that thread.
-    struct Submitted {
-        std::shared_ptr<Pending> pending;
-        bool wakes_driver;
-    };
-    /// Takes a request, and numbers it if it has no name. Throws Error: duplicate_name,
-    /// invalid_argument (this rank has joined), or as LifeCycle::require_open().
-    Submitted submit(Request&& request, std::shared_ptr<ProgressSource> progress_source,
-                     bool caller_waits);
+    /// Takes a request, and numbers it if it has no name. Wakes the thread that drives, unless the
+    /// caller will wait, and so drive, or an earlier submission that is not yet taken has. Throws
+    /// Error: duplicate_name, invalid_argument (this rank has joined), or as
+    /// LifeCycle::require_open().
+    std::shared_ptr<Pending> submit(Request&& request,
+                                    std::shared_ptr<ProgressSource> progress_source,
+                                    bool caller_waits);
     /// The same for a send or receive. The request's name is its label in messages only.
-    Submitted submit(Request&& request, const Route& route, std::shared_ptr<StagedMessage> staged,
-                     std::shared_ptr<ProgressSource> progress_source, bool caller_waits);
+    std::shared_ptr<Pending> submit(Request&& request, const Route& route,
+                                    std::shared_ptr<StagedMessage> staged,
+                                    std::shared_ptr<ProgressSource> progress_source,
+                                    bool caller_waits);
     /// The next number of an operation without a name, for one that may not be submitted.
     std::uint64_t take_number(OperationKind operation);
     /// Takes it back from one that is not submitted after all, unless another has got the next.
@@ -123,6 +121,15 @@ public:
     std::shared_ptr<const OwnTensors> copy_tensors(Pending& pending, const OwnsTensors& owner);
 
 private:
+    template <class Enter>
+    std::shared_ptr<Pending> submit(bool caller_waits, const Enter& enter);
+    std::shared_ptr<Pending> enter(Request&& request,
+                                   std::shared_ptr<ProgressSource> progress_source)
+        GUOZHUANG_REQUIRES(mutex_);
+    std::shared_ptr<Pending> enter(Request&& request, const Route& route,
+                                   std::shared_ptr<StagedMessage> staged,
+                                   std::shared_ptr<ProgressSource> progress_source)
+        GUOZHUANG_REQUIRES(mutex_);
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     std::shared_ptr<Pending>& free_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
     std::string name_of_number(OperationKind operation, std::uint64_t number) const

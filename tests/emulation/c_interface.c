@@ -1,4 +1,5 @@
 // The C interface with tensors on emulated GPUs, whose streams order everything.
+#define _DEFAULT_SOURCE  // usleep
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 

@@ -99,8 +99,7 @@ TEST_CASE("an all_gather moves what every rank sends") {
             .description = protocol::share(protocol::Description{.operation = operation}),
             .tensors = {TensorView(quarter)}};
         const auto pending = std::make_shared<engine::Pending>(std::move(request), nullptr);
-        return engine::moves_little({.kind = protocol::LogEntry::Kind::execute}, {&pending, 1},
-                                    ranks);
+        return engine::moves_little({.items = {{.name = {}, .submitter = pending}}}, ranks);
     };
     using enum OperationKind;
     CHECK(moves_little(all_gather, 4));

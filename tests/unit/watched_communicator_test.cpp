@@ -55,13 +55,13 @@ public:
         const Inside inside(*story_);
         calls();
     }
-    void allreduce(device::Stream&, device::NcclReduction, std::span<std::byte>) override {}
+    void allreduce(device::Stream&, const device::Reduction&, std::span<std::byte>) override {}
     void broadcast(device::Stream&, std::span<std::byte>, std::span<const std::byte>,
                    int) override {}
     void all_gather(device::Stream&, std::span<std::byte>, std::span<const std::byte>) override {}
-    void reduce_scatter(device::Stream&, device::NcclReduction, std::span<std::byte>,
+    void reduce_scatter(device::Stream&, const device::Reduction&, std::span<std::byte>,
                         std::span<const std::byte>) override {}
-    void reduce(device::Stream&, device::NcclReduction, std::span<std::byte>,
+    void reduce(device::Stream&, const device::Reduction&, std::span<std::byte>,
                 std::span<const std::byte>, int) override {}
     void send(device::Stream&, std::span<const std::byte>, int) override {}
     void receive(device::Stream&, std::span<std::byte>, int) override {}

@@ -306,7 +306,7 @@ void NcclPath::move<OperationKind::reduce_scatter>(const engine::Bundle& bundle,
                                                    device::Stream& stream) {
     std::vector<device::Copy> sums;
     move_rows(bundle, stream, [&](device::NcclCommunicator& nccl, const RowsTensor& tensor) {
-        const device::NcclReduction reduction{bundle.description->op, tensor.dtype};
+        const device::Reduction reduction{bundle.description->op, tensor.dtype};
         sums.push_back({tensor.into, tensor.into, tensor.dtype});
         const auto rows = reduce_scatter_rows(tensor.input_rows, tensor.splits, ranks());
         if (are_equal(rows)) {
@@ -351,7 +351,7 @@ bool NcclPath::moves(const engine::Bundle& bundle) noexcept {
     if (!moves || !row_of(bundle.description->operation).has_op) return moves;
     return !bundle.policy.reproducible &&
            std::ranges::all_of(bundle.entries, [&](const engine::BundleEntry& entry) {
-               return device::is_in_nccl({bundle.description->op, entry.tensor.dtype});
+               return device::is_in_nccl(bundle.description->op, entry.tensor.dtype);
            });
 }
 

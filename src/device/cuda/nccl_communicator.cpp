@@ -111,7 +111,7 @@ void CudaNcclCommunicator::group(const std::function<void()>& calls) {
     check(nccl_.group_end(), "cannot end a group");
 }
 
-void CudaNcclCommunicator::allreduce(Stream& stream, NcclReduction reduction,
+void CudaNcclCommunicator::allreduce(Stream& stream, const Reduction& reduction,
                                      std::span<std::byte> memory) {
     check(nccl_.allreduce(memory.data(), memory.data(), memory.size() / size_of(reduction.dtype),
                           type_of(reduction.dtype), op_of(reduction.op), communicator_,
@@ -133,7 +133,7 @@ void CudaNcclCommunicator::all_gather(Stream& stream, std::span<std::byte> into,
           "cannot all-gather");
 }
 
-void CudaNcclCommunicator::reduce_scatter(Stream& stream, NcclReduction reduction,
+void CudaNcclCommunicator::reduce_scatter(Stream& stream, const Reduction& reduction,
                                           std::span<std::byte> into,
                                           std::span<const std::byte> from) {
     check(nccl_.reduce_scatter(from.data(), into.data(), into.size() / size_of(reduction.dtype),
@@ -142,7 +142,7 @@ void CudaNcclCommunicator::reduce_scatter(Stream& stream, NcclReduction reductio
           "cannot reduce-scatter");
 }
 
-void CudaNcclCommunicator::reduce(Stream& stream, NcclReduction reduction,
+void CudaNcclCommunicator::reduce(Stream& stream, const Reduction& reduction,
                                   std::span<std::byte> into, std::span<const std::byte> from,
                                   int root) {
     check(nccl_.reduce(from.data(), into.data(), from.size() / size_of(reduction.dtype),

@@ -20,14 +20,15 @@ public:
 
     bool is_ready() override;
     void group(const std::function<void()>& calls) override;
-    void allreduce(Stream& stream, NcclReduction reduction, std::span<std::byte> memory) override;
+    void allreduce(Stream& stream, const Reduction& reduction,
+                   std::span<std::byte> memory) override;
     void broadcast(Stream& stream, std::span<std::byte> into, std::span<const std::byte> from,
                    int root) override;
     void all_gather(Stream& stream, std::span<std::byte> into,
                     std::span<const std::byte> from) override;
-    void reduce_scatter(Stream& stream, NcclReduction reduction, std::span<std::byte> into,
+    void reduce_scatter(Stream& stream, const Reduction& reduction, std::span<std::byte> into,
                         std::span<const std::byte> from) override;
-    void reduce(Stream& stream, NcclReduction reduction, std::span<std::byte> into,
+    void reduce(Stream& stream, const Reduction& reduction, std::span<std::byte> into,
                 std::span<const std::byte> from, int root) override;
     void send(Stream& stream, std::span<const std::byte> from, int to) override;
     void receive(Stream& stream, std::span<std::byte> into, int from) override;
