@@ -241,14 +241,12 @@ typedef struct GzOptions {
     size_t output_count;
     const GzProcessSet* process_set;
     GzKeepAlive keep_alive;
-    int64_t timeout_ms;  ///< then the job ends; 0: none but that of the configuration
-    /// An asynchronous call first waits so long, as gz_handle_wait_for() would, at less cost.
-    int64_t wait_first_us;
+    int64_t timeout_ms;     ///< then the job ends; 0: none but that of the configuration
     const int64_t* splits;  ///< of gz_reduce_scatter: rows for each rank; NULL: equal parts
     size_t split_count;
 } GzOptions;
 #define GZ_OPTIONS_INIT \
-    { sizeof(GzOptions), NULL, 1, 1, NULL, NULL, 0, NULL, {NULL, NULL}, 0, 0, NULL, 0 }
+    { sizeof(GzOptions), NULL, 1, 1, NULL, NULL, 0, NULL, {NULL, NULL}, 0, NULL, 0 }
 
 /// An operation that was submitted. Freeing it is harmless: the operation goes on.
 typedef struct GzHandle GzHandle;

@@ -46,7 +46,6 @@ public:
         if (given_.name != nullptr) refuse("send and recv take a tag, and no name");
         auto options = plain();
         if (!options.outputs.empty()) refuse("send and recv take no outputs");
-        if (given_.wait_first_us != 0) refuse("send and recv take no wait_first_us");
         return {.tag = tag,
                 .stream = options.stream,
                 .keep_alive = std::move(options.keep_alive),
@@ -64,8 +63,7 @@ private:
                     given_.output_count),
                 .keep_alive = keep_alive_,
                 .process_set = set_of(given_.process_set),
-                .timeout = std::chrono::milliseconds(given_.timeout_ms),
-                .wait_first = std::chrono::microseconds(given_.wait_first_us)};
+                .timeout = std::chrono::milliseconds(given_.timeout_ms)};
     }
 
     GzOptions given_;
@@ -264,6 +262,11 @@ GzStatus gz_grouped_reduce_scatter_async(const GzTensor* tensors, size_t count, 
     return start(options, handle, [&](const auto& given) {
         return gz::grouped_reduce_scatter_async(tensors_of(tensors, count), given.reducing(op));
     });
+}
+
+/// guozhuang::detail::wait_first(), for the Python package alone.
+extern "C" GZ_API void gz_wait_first(int64_t limit_us) {
+    gz::detail::wait_first(std::chrono::microseconds(limit_us));
 }
 
 GzStatus gz_handle_wait(const GzHandle* handle) {

@@ -61,9 +61,6 @@ struct Options {
     /// ranks. May differ from rank to rank. 0: as GUOZHUANG_STALL_ERROR_S says. A small blocking
     /// allreduce is faster without one.
     std::chrono::milliseconds timeout = {};
-    /// An asynchronous call first waits for so long, as Handle::wait_for() right after it would:
-    /// but then the library's own thread need not wake up. For callers that wait in steps.
-    std::chrono::microseconds wait_first = {};
 };
 
 /// Options of reductions. Op and scales must be the same on all ranks.
@@ -79,11 +76,10 @@ struct AllreduceOptions {
     /// For reduce_scatter: rank r gets `splits[r]` rows of dim 0. They must add up to dim 0 and be
     /// the same on all ranks. Empty: equal parts. Other operations, and groups, refuse splits.
     std::vector<std::int64_t> splits = {};
-    std::shared_ptr<void> keep_alive = {};      ///< as in Options
-    Session* session = nullptr;                 ///< as in Options
-    ProcessSet process_set = {};                ///< as in Options
-    std::chrono::milliseconds timeout = {};     ///< as in Options
-    std::chrono::microseconds wait_first = {};  ///< as in Options
+    std::shared_ptr<void> keep_alive = {};   ///< as in Options
+    Session* session = nullptr;              ///< as in Options
+    ProcessSet process_set = {};             ///< as in Options
+    std::chrono::milliseconds timeout = {};  ///< as in Options
 };
 
 /// Combines the tensors of all ranks, in place. Shape, dtype, op, scales and device must match. The
@@ -195,5 +191,12 @@ struct JoinOptions {
 /// are active again. Unnamed operations are numbered from 1 again after a join.
 GUOZHUANG_API int join(const JoinOptions& options = {});
 GUOZHUANG_API JoinHandle join_async(const JoinOptions& options = {});
+
+namespace detail {
+/// The next asynchronous collective that this thread submits waits for up to `limit` before it
+/// returns, as Handle::wait_for() right after it would, but without waking the library's own
+/// thread. For the bindings of interpreters, whose blocking calls wait in steps.
+GUOZHUANG_API void wait_first(std::chrono::microseconds limit) noexcept;
+}  // namespace detail
 
 }  // namespace guozhuang

@@ -54,8 +54,8 @@ std::vector<Costs> measure(const Options& options) {
     std::vector<float> numbers(options.bytes / sizeof(float));
     const TensorView tensor(numbers);
     const AllreduceOptions named{.name = options.name};
-    // Goes the way of a blocking call that is not run eagerly.
-    const AllreduceOptions negotiated{.name = options.name, .wait_first = std::chrono::hours(1)};
+    // A call with a timeout is not run eagerly.
+    const AllreduceOptions negotiated{.name = options.name, .timeout = std::chrono::hours(1)};
     Stopwatch watch;
     Way way(tensor, options.name, watch);
     std::vector<Costs> rounds;
@@ -67,7 +67,7 @@ std::vector<Costs> measure(const Options& options) {
         }
         for (auto& costs : operations) {
             watch.start();
-            allreduce_async(tensor, negotiated).wait();
+            allreduce(tensor, negotiated);
             watch.lap(Station::whole);
             costs[Station::whole] = watch.take()[Station::whole];
         }

@@ -16,8 +16,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// How long the next asynchronous collective of this thread waits; 0: not at all.
+thread_local std::chrono::microseconds next_first_wait{0};
+
 /// Whatever the operation fails with, later waits throw.
-void wait_first(const engine::Pending& pending, std::chrono::microseconds limit) {
+void drive_for(const engine::Pending& pending, std::chrono::microseconds limit) {
     try {
         pending.progress_source().drive_until([&] { return pending.complete(); },
                                               base::deadline_after(limit));
@@ -29,11 +32,11 @@ void wait_first(const engine::Pending& pending, std::chrono::microseconds limit)
 /// Checks the call and submits it.
 template <class H = Handle, class O>
 H start(const engine::Call& call, const O& options, bool caller_waits) {
+    const auto limit = caller_waits ? 0us : std::exchange(next_first_wait, 0us);
     const auto set = api::set_runtime_of(options.session, options.process_set);
     api::check(*set, call);
-    const auto limit = caller_waits ? 0us : call.wait_first;
     auto pending = api::submit(*set, call, caller_waits || limit > 0us);
-    if (limit > 0us) wait_first(*pending, limit);
+    if (limit > 0us) drive_for(*pending, limit);
     return H(std::move(pending));
 }
 
@@ -47,8 +50,7 @@ engine::Call call_of(OperationKind operation, std::span<const TensorView> tensor
                       .outputs = options.outputs,
                       .stream = options.stream,
                       .keep_alive = options.keep_alive,
-                      .timeout = options.timeout,
-                      .wait_first = options.wait_first};
+                      .timeout = options.timeout};
     if constexpr (std::is_same_v<O, AllreduceOptions>) {
         call.description.op = options.op;
         call.description.prescale = options.prescale;
@@ -213,6 +215,10 @@ int join(const JoinOptions& options) {
 }
 JoinHandle join_async(const JoinOptions& options) {
     return start<JoinHandle>({.description = {.operation = OperationKind::join}}, options, false);
+}
+
+void detail::wait_first(std::chrono::microseconds limit) noexcept {
+    next_first_wait = limit;
 }
 
 }  // namespace guozhuang

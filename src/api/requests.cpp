@@ -258,8 +258,6 @@ void check(SetRuntime& set, const engine::Call& call) {
                "the name is {} bytes long; at most {} are supported", call.name.size(),
                protocol::max_name_bytes);
     check_timeout(call.timeout, check);
-    check.that(call.wait_first.count() >= 0, "wait_first is {} us; it may not be negative",
-               call.wait_first.count());
     check.that(is_enumerator(call.description.op), "there is no reduce op {}",
                static_cast<int>(call.description.op));
     check_root(set, call.description, check);

@@ -26,7 +26,6 @@ struct Call {
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
     std::chrono::milliseconds timeout = {};  ///< 0: no limit of its own
-    std::chrono::microseconds wait_first = {};
     /// Engine::run_eagerly() numbers calls without a name; 0: it has not.
     std::uint64_t number = 0;
 };

@@ -214,7 +214,8 @@ TEST_CASE("a failure that nobody waited for is logged once, also if the call wai
         static std::vector<float> numbers(2);
         std::vector<float> other(3);
         if (session.rank() == 0) {
-            allreduce_async(numbers, {.name = "forgotten", .wait_first = wait_first});
+            detail::wait_first(wait_first);
+            allreduce_async(numbers, {.name = "forgotten"});
             barrier();
         } else {
             error_of([&] { allreduce(other, {.name = "forgotten"}); });

@@ -59,10 +59,11 @@ Call reducing(Session& session, const AllreduceOptions& options, std::size_t cou
             [=](Report& report) { expect_all(report, tensor->numbers, sum); }};
 }
 
-Call reducing_async(Session& session, const AllreduceOptions& options) {
+Call reducing_async(Session& session, std::chrono::microseconds first_wait) {
     const auto tensor = tensor_of(session);
     const auto handle = kept(Handle());
-    return {{[=] { *handle = allreduce_async(tensor->view, options); }, [=] { handle->wait(); }},
+    return {{[=] { detail::wait_first(first_wait); },
+             [=] { *handle = allreduce_async(tensor->view); }, [=] { handle->wait(); }},
             [=](Report& report) { expect_all(report, tensor->numbers, sum); }};
 }
 
@@ -430,9 +431,8 @@ const std::vector<PublicCall>& public_calls() {
         {"allreduce by name", [](Session& s) { return reducing(s, {.name = long_name}); }},
         {"allreduce of much", [](Session& s) { return reducing(s, {}, 100'000); }},
         {"allreduce with a limit", [](Session& s) { return reducing(s, {.timeout = 60s}); }},
-        {"allreduce_async", [](Session& s) { return reducing_async(s, {}); }},
-        {"allreduce_async that waits first",
-         [](Session& s) { return reducing_async(s, {.wait_first = 1s}); }},
+        {"allreduce_async", [](Session& s) { return reducing_async(s, 0s); }},
+        {"allreduce_async that waits first", [](Session& s) { return reducing_async(s, 1s); }},
         {"grouped_allreduce", reducing_group},
         {"all_gather", [](Session& s) { return gathering(s, {}); }},
         {"all_gather by name", [](Session& s) { return gathering(s, {.name = long_name}); }},

@@ -5,9 +5,10 @@
 
 The interface is what the compiler sees of the header (sizes of structs, types, offsets and sizes of
 their fields, values of enumerators), the declarations of functions, and the symbols that the
-library exports. A line of the record never changes, or programs that were compiled before break,
-but for the sizes of structs that begin with theirs. These grow at their end: a field in what was
-padding would not be seen by their size. New lines come by --update, which refuses anything else.
+library exports, except private ones. A line of the record never changes, or programs that were
+compiled before break, but for the sizes of structs that begin with theirs. These grow at their end:
+a field in what was padding would not be seen by their size. New lines come by --update, which
+refuses anything else.
 """
 import re
 import subprocess
@@ -81,7 +82,8 @@ def exported(library):
     symbols = subprocess.run(
         ["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    return {line.split()[-1] for line in symbols.splitlines() if line.split()[-2] != "A"}
+    return {line.split()[-1] for line in symbols.splitlines()
+            if line.split()[-2] != "A" and not line.endswith("@@GUOZHUANG_C_PRIVATE")}
 
 
 def misplaced(lines, known):

@@ -21,7 +21,6 @@ void compare_operations() {
     same(c.prescale, cpp.prescale, "prescale");
     same(c.postscale, cpp.postscale, "postscale");
     same(c.timeout_ms, cpp.timeout.count(), "timeout");
-    same(c.wait_first_us, cpp.wait_first.count(), "wait_first");
     const GzPlanOptions c_plan = GZ_PLAN_OPTIONS_INIT;
     const guozhuang::PlanOptions plan;
     same(c_plan.op, plan.op, "a plan's op");

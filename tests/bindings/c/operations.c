@@ -155,9 +155,6 @@ void test_messages(void) {
     GzOptions options = GZ_OPTIONS_INIT;
     options.name = "named";
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "no name", gz_send(&out, right, 7, &options));
-    GzOptions waiting = GZ_OPTIONS_INIT;
-    waiting.wait_first_us = 1;
-    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no wait_first_us", gz_send(&out, right, 7, &waiting));
 }
 
 void test_joins(void) {

@@ -65,8 +65,8 @@ class Mirror(unittest.TestCase):
 
     def test_functions(self):
         declared = {name: (result, kinds) for name, result, kinds in declarations()}
-        used = [*_c.STATUS_FUNCTIONS, *_c.OTHER_FUNCTIONS]
-        self.assertLess(set(used), set(declared))
+        used = {*_c.STATUS_FUNCTIONS, *_c.OTHER_FUNCTIONS} - {"gz_wait_first"}  # it is private
+        self.assertLess(used, set(declared))
         for name in used:
             function = getattr(_c.lib, name)
             self.assertEqual((function.restype, list(function.argtypes)), declared[name], name)

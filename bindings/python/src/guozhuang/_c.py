@@ -53,7 +53,6 @@ class Options(Structure):
         ("process_set", c_void_p),
         ("keep_alive", KeepAlive),
         ("timeout_ms", c_int64),
-        ("wait_first_us", c_int64),
         ("splits", POINTER(c_int64)),
         ("split_count", c_size_t),
     ]
@@ -164,6 +163,7 @@ OTHER_FUNCTIONS = {
     "gz_version": (c_char_p,),
     "gz_is_initialized": (c_int,),
     "gz_process_set_free": (None, c_void_p),
+    "gz_wait_first": (None, c_int64),
     "gz_handle_free": (None, c_void_p),
     "gz_result_free": (None, c_void_p),
     "gz_arena_free": (None, c_void_p),
@@ -227,14 +227,13 @@ def make_tensor(address, shape, dtype, device=None):
     return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape), device)
 
 
-def make_options(name, process_set, wait_first_us, stream=None, prescale=1.0, postscale=1.0,
-                 output=None, splits=()):
+def make_options(name, process_set, stream=None, prescale=1.0, postscale=1.0, output=None,
+                 splits=()):
     """The options of an operation. The pointer to the set must outlive them."""
     return Options(_OPTIONS_BYTES, None if name is None else str(name).encode(), prescale,
                    postscale, None if stream is None else ctypes.pointer(stream),
                    None if output is None else ctypes.pointer(output), 0 if output is None else 1,
-                   process_set, wait_first_us=wait_first_us, splits=array_of(c_int64, splits),
-                   split_count=len(splits))
+                   process_set, splits=array_of(c_int64, splits), split_count=len(splits))
 
 
 def array_of(kind, values):

@@ -6,7 +6,7 @@ import operator
 
 from . import _c
 from .errors import UsageError, make, refuse
-from .handles import WAIT_SLICE_US, Handle, submit
+from .handles import Handle, submit
 from .lacks import once_submitted
 from .process_sets import global_process_set, pointer_of
 from .results import result_of
@@ -106,17 +106,16 @@ class Collectives:
     synchronize() and poll(); the others return the result.
     """
 
-    def __init__(self, arrays, wait_first_us=0):
-        self._arrays, self._wait_first_us = arrays, wait_first_us
-        self._waiting = self if wait_first_us else Collectives(arrays, WAIT_SLICE_US)
+    def __init__(self, arrays, waits=False):
+        self._arrays, self._waits = arrays, waits
+        self._waiting = self if waits else Collectives(arrays, waits=True)
 
     def _submit(self, function, tensors, arguments, finish, name, process_set, scales=(1.0, 1.0),
                 output=None, splits=()):
         """`arguments` are those behind the tensors; a single tensor goes without a count."""
         stream = self._arrays.stream(tensors[0]) if tensors else None
         into = None if output is None else _each(self._arrays.view, [output], function, name)[0]
-        options = _c.make_options(name, pointer_of(process_set), self._wait_first_us, stream,
-                                  *scales, into, splits)
+        options = _c.make_options(name, pointer_of(process_set), stream, *scales, into, splits)
         views = _each(self._arrays.view, tensors, function, name)
         if function in _GROUPED:
             views = ((_c.Tensor * len(views))(*views), len(views))
@@ -124,7 +123,7 @@ class Collectives:
             views = (ctypes.byref(*views),)
         owners = tensors if output is None else [*tensors, output]
         return submit(function, *views, *arguments, ctypes.byref(options), owners=owners,
-                      finish=finish)
+                      finish=finish, waits=self._waits)
 
     def _scaled(self, tensors, op, scales, process_set):
         """Integers have no factors in the library: those of Horovod multiply here, and truncate.
@@ -317,9 +316,9 @@ class Collectives:
 @once_submitted
 def barrier(process_set=global_process_set):
     """Returns when every rank has called it."""
-    options = _c.make_options(None, pointer_of(process_set), WAIT_SLICE_US)
-    submit(_c.lib.gz_barrier_async, ctypes.byref(options), owners=None,
-           finish=lambda _: None).wait()
+    options = _c.make_options(None, pointer_of(process_set))
+    submit(_c.lib.gz_barrier_async, ctypes.byref(options), owners=None, finish=lambda _: None,
+           waits=True).wait()
 
 
 @once_submitted

@@ -112,15 +112,17 @@ def free(function, pointer):
         function(pointer)
 
 
-def submit(function, *arguments, owners, finish):
+def submit(function, *arguments, owners, finish, waits=False):
     """Calls `function` with the arguments and where its handle goes. `owners` live until the
     operation is complete, even if Ctrl-C interrupts this; `finish` makes its result from that
-    InUse, and can be called again if it fails."""
+    InUse, and can be called again if it fails. `waits`: the caller waits right after. The
+    first slice of its wait is then in here, for which no thread of the library wakes up."""
     sweep()
     operation = _Operation(owners)
     handle = Handle(operation, finish)
     try:
         count_submitted(1)
+        _c.lib.gz_wait_first(WAIT_SLICE_US if waits else 0)
         wait_in_slices(lambda: function(*arguments, ctypes.byref(operation.pointer)) == 0)
         return handle
     except Exception as failure:  # Ctrl-C is none
