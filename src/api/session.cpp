@@ -45,6 +45,8 @@ struct Process {
     std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
     /// The result of Session::current(): the view while there are users.
     std::atomic<Session*> current{nullptr};
+    /// Calls of init() open these, and calls of shutdown() close them.
+    std::vector<Session> initialised GUOZHUANG_GUARDED_BY(mutex);
 };
 
 Process& process() {
@@ -252,11 +254,11 @@ void Session::note_failure(Runtime& runtime) const noexcept {
 std::shared_ptr<Runtime> Session::give_up() {
     if (base::is_forked()) return nullptr;
     auto runtime = replace(nullptr);
-    if (borrowed_) return nullptr;
+    if (!runtime || borrowed_) return nullptr;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
     const bool is_view = this == shared.view.get();
-    if (!runtime || !(counted_ || is_view)) return runtime;
+    if (!counted_ && !is_view) return runtime;
     if (runtime != shared.runtime) return nullptr;  // the process has left that job already
     if (!is_view && --shared.users > 0) return nullptr;
     shared.users = 0;
@@ -321,38 +323,23 @@ bool Session::is_homogeneous() const {
     return grid_of(runtime()->transport()).is_even();
 }
 
-namespace {
-
-/// The session that init() opens and shutdown() closes.
-struct Initialised {
-    base::Mutex mutex;
-    std::vector<Session> sessions GUOZHUANG_GUARDED_BY(mutex);
-};
-
-Initialised& initialised() {
-    static auto* const instance = new Initialised;  // as process()
-    return *instance;
-}
-
-}  // namespace
-
 void init(int* argc, char*** argv) {
     Session session(argc, argv);
     if (thread_session != nullptr) return;  // it is open as long as the thread's body runs
-    auto& held = initialised();
-    const base::Lock lock(held.mutex);
-    held.sessions.push_back(std::move(session));
+    auto& shared = process();
+    const base::Lock lock(shared.mutex);
+    shared.initialised.push_back(std::move(session));
 }
 
 void shutdown() {
     if (base::is_forked() || thread_session != nullptr) return;
     std::optional<Session> session;
     {
-        auto& held = initialised();
-        const base::Lock lock(held.mutex);
-        if (held.sessions.empty()) return;
-        session.emplace(std::move(held.sessions.back()));
-        held.sessions.pop_back();
+        auto& shared = process();
+        const base::Lock lock(shared.mutex);
+        if (shared.initialised.empty()) return;
+        session.emplace(std::move(shared.initialised.back()));
+        shared.initialised.pop_back();
     }
     session->close();
 }
