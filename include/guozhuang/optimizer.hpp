@@ -11,6 +11,7 @@
 #include <guozhuang/tensor.hpp>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,6 +66,28 @@ struct OptimizerOptions {
     /// `share` makes construction collective, and is not for a process set. The optimizer must end
     /// before the gradients' memory is freed.
     Memory memory = Memory::as_is;
+    /// Host memory with a number for each parameter (at least one), which outlives the optimizer.
+    /// With it the ranks tell each other which gradients they have marked: see
+    /// GradientReducer::is_used. For averages, sums and Adasum. Gradients that this rank has not
+    /// marked are then sent as they are. A parameter without a gradient can be marked, too, and its
+    /// value is compared: its gradient is reduced by the caller.
+    std::span<float> uses = {};
+    /// For each parameter the number of its group, or less than 0: gradients of a group travel
+    /// together, whatever their size, as far as their dtype and device are the same. Empty: none.
+    std::vector<int> groups = {};
+};
+
+/// Callbacks of a GradientReducer, on the thread that calls it. A binding for a framework has them.
+struct BatchCalls {
+    /// Returns the stream on which the caller works now, if any, for set_stream(). Called by mark()
+    /// and by whatever closes a batch or waits for it.
+    std::function<std::optional<StreamRef>()> stream = {};
+    /// Called when this rank closes the batch, before it sends the rest: the last chance to fill
+    /// gradients that it has not marked. If it throws, all ranks discard the batch.
+    std::function<void()> closing = {};
+    /// Called when every gradient holds its reduced value. If it throws, this rank leaves the batch
+    /// out, as discard() does then.
+    std::function<void()> reduced = {};
 };
 
 /// How long the reduction of all gradients takes: see GradientReducer::measure_sharing.
@@ -87,7 +110,7 @@ public:
     /// or options out of range; Error(duplicate_name) if another optimizer or plan has the name;
     /// Error(not_initialised).
     explicit GradientReducer(std::vector<Parameter> parameters,
-                             const OptimizerOptions& options = {});
+                             const OptimizerOptions& options = {}, BatchCalls calls = {});
     ~GradientReducer();
     GradientReducer(GradientReducer&&) noexcept;
 
@@ -107,6 +130,9 @@ public:
     /// Error(invalid_argument) if no gradient is on the stream's device.
     void set_stream(StreamRef stream);
 
+    /// Sends all that synchronize() waits for, and does not wait; also if nothing was marked. Does
+    /// nothing in a pass that only accumulates. Throws as synchronize().
+    void close();
     /// Waits until every gradient holds its reduced value; of gradients on a device only until
     /// their reduction is enqueued, for which the stream of the options then waits. If hooks were
     /// never used, all gradients count as ready. Otherwise gradients that were marked in no pass of
@@ -167,8 +193,16 @@ public:
     const std::string& name() const& noexcept;
     std::string name() && { return std::as_const(*this).name(); }
 
-    void pause() noexcept;   ///< see DistributedOptimizer::no_sync; counted
+    /// Whether this rank has marked the parameter's gradient, or one with the same memory, in this
+    /// batch. After synchronize(), with OptimizerOptions::uses: whether any rank has.
+    bool is_used(std::size_t parameter) const;
+
+    void pause() noexcept;   ///< see NoSync; counted
     void resume() noexcept;  ///< takes one pause() back
+    bool is_paused() const noexcept;
+    bool is_closed() const noexcept;  ///< all that synchronize() waits for is sent
+    /// Every gradient holds its reduced value; neither a step nor discard() has ended the batch.
+    bool is_synchronised() const noexcept;
 
 private:
     struct State;
@@ -187,6 +221,19 @@ public:
 
 private:
     GradientReducer* reducer_;
+};
+
+/// While it lives, gradients only accumulate: hooks are ignored. For accumulation loops that call
+/// step() once at their end.
+class NoSync {
+public:
+    explicit NoSync(GradientReducer& reducer) noexcept : reducer_(reducer) { reducer_.pause(); }
+    ~NoSync() { reducer_.resume(); }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+private:
+    GradientReducer& reducer_;
 };
 
 /// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all
@@ -247,18 +294,7 @@ public:
     /// GradientReducer::measure_sharing.
     SharingTimes measure_sharing() const { return reducer_.measure_sharing(); }
 
-    /// While the guard lives, gradients only accumulate: hooks are ignored. For accumulation loops
-    /// that call step() once at their end.
-    class NoSync {
-    public:
-        explicit NoSync(GradientReducer& reducer) noexcept : reducer_(reducer) { reducer_.pause(); }
-        ~NoSync() { reducer_.resume(); }
-        NoSync(const NoSync&) = delete;
-        NoSync& operator=(const NoSync&) = delete;
-
-    private:
-        GradientReducer& reducer_;
-    };
+    /// While the guard lives, gradients only accumulate.
     [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(reducer_); }
 
     /// The optimizer of the constructor.

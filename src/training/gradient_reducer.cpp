@@ -8,11 +8,11 @@
 #include <guozhuang/log.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <new>
-#include <unordered_map>
 #include <utility>
 
 #include "base/error_text.hpp"
 #include "training/batch.hpp"
+#include "training/bundles.hpp"
 #include "training/current_streams.hpp"
 #include "training/measure_sharing.hpp"
 #include "training/refuse.hpp"
@@ -20,22 +20,16 @@
 #include "training/value_check.hpp"
 
 namespace guozhuang {
-namespace {
-
-/// Whether they can be in one bundle.
-bool are_alike(const TensorView& a, const TensorView& b) {
-    return a.dtype == b.dtype && a.device == b.device;
-}
-
-}  // namespace
 
 struct GradientReducer::State {
-    State(std::vector<Parameter> given, const OptimizerOptions& chosen)
-        : parameters(std::move(given)), options(chosen) {
-        check();
+    State(std::vector<Parameter> given, const OptimizerOptions& chosen, BatchCalls wanted)
+        : parameters(std::move(given)),
+          options(chosen),
+          calls(std::move(wanted)),
+          bundles(parameters, options) {
         if (options.memory == Memory::share) shared = share(gradients(), options.session);
         try {
-            lay_out();
+            make_plan();
         } catch (const std::bad_alloc&) {
             if (options.memory != Memory::share) throw;  // the others would not share again
             ranks().end_job_without_memory("DistributedOptimizer");
@@ -43,17 +37,23 @@ struct GradientReducer::State {
     }
     const std::string& own_name() const noexcept { return plan ? plan->name() : options.name; }
 
-    void check();
+    bool tracks_uses() const noexcept { return !options.uses.empty(); }
     std::vector<NamedTensor> gradients() const;
-    void lay_out();
+    void make_plan();
     ProcessSet ranks() const;
     void set_stream(StreamRef stream);
-    void tie();
+    void follow_stream();
     void start_batch() {
         value_check.start_batch();
-        batch.start(parameters.size(), bundle_size);
+        batch.start(parameters.size(), bundles.size);
     }
     std::size_t find(std::string_view name) const;
+    bool is_last_pass() const noexcept {
+        return batch.passes + 1 == options.backward_passes_per_step;
+    }
+    bool has_used(std::size_t parameter) const {
+        return batch.accumulated[bundles.tied_to[parameter]];
+    }
     void mark(std::size_t parameter);
     void note_stream(std::size_t parameter);
     void complete(std::size_t parameter);
@@ -63,12 +63,16 @@ struct GradientReducer::State {
     void note_values();
     void complete_all();
     void complete_unmarked();
+    void clear_unused();
+    void tell_uses();
     template <class Act>
     void keep_failure(const Act& act);
     void discard(std::string_view reason);
     void leave_out();
     ElementOptions on_stream_of(const TensorView& tensor) const;
-    void close_batch();
+    void refuse_second_step() const;
+    void close_batch(bool waits_next);
+    void hand_over();
     template <class Wait>
     bool wait_for_averages(const Wait& wait);
     template <class Wait>
@@ -76,13 +80,8 @@ struct GradientReducer::State {
 
     std::vector<Parameter> parameters;
     OptimizerOptions options;
-    std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
-    std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
-    /// How many parameters each bundle waits for.
-    std::vector<std::size_t> bundle_size;
-    /// For each parameter, the first parameter whose gradient has the same memory: its bundle
-    /// reduces both.
-    std::vector<std::size_t> tied_to;
+    BatchCalls calls;
+    Bundles bundles;
     /// On which gradients are marked and which wait for the averages: work enqueued on them next
     /// finds these in the gradients.
     CurrentStreams streams;
@@ -91,38 +90,13 @@ struct GradientReducer::State {
 
     Batch batch;
 
-    ValueCheck value_check{false};
+    ValueCheck value_check{false, false};
     bool has_agreed = false;     ///< the plan holds the current agreements
     std::uint64_t left_out = 0;  ///< batches that were reduced, but not stepped with
-    bool hooks_used = false, warned = false;
+    bool hooks_used = tracks_uses(), warned = false;
     SharingAdvice sharing_advice;
     int paused = 0;
 };
-
-void GradientReducer::State::check() {
-    if (options.backward_passes_per_step < 1)
-        refuse(options.name, fmt::format("backward_passes_per_step is {}; it must be 1 at least",
-                                         options.backward_passes_per_step));
-    if (parameters.empty()) refuse(options.name, "there are no parameters");
-    if (options.memory == Memory::share && options.process_set.state())
-        refuse(options.name,
-               "memory is shared among all ranks of the job, not those of a process set");
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const auto& parameter = parameters[i];
-        if (parameter.name.empty())
-            refuse(options.name, fmt::format("parameter {} has no name", i));
-        if (!index.emplace(parameter.name, i).second)
-            refuse(options.name, "two parameters are called " + base::quote(parameter.name),
-                   parameter.name);
-        if (parameter.has_gradient() && parameter.value.shape != parameter.gradient.shape)
-            refuse(options.name,
-                   fmt::format("value and gradient of {} differ in shape",
-                               base::quote(parameter.name)),
-                   parameter.name);
-    }
-    if (std::ranges::none_of(parameters, &Parameter::has_gradient))
-        refuse(options.name, "no parameter has a gradient");
-}
 
 std::vector<NamedTensor> GradientReducer::State::gradients() const {
     std::vector<NamedTensor> all;
@@ -131,42 +105,20 @@ std::vector<NamedTensor> GradientReducer::State::gradients() const {
     return all;
 }
 
-/// Lays out bundles in reverse order of the parameters, the order in which backward finishes them.
-/// A bundle has one dtype and device; the first one is small.
-void GradientReducer::State::lay_out() {
-    std::vector<std::vector<NamedTensor>> bundles;
-    std::size_t bytes = 0;
-    bundle_of.resize(parameters.size());
-    for (std::size_t i = parameters.size(); i-- > 0;) {
-        if (!parameters[i].has_gradient()) continue;
-        const auto& [name, value, gradient] = parameters[i];
-        const auto limit = bundles.size() <= 1 ? options.first_bundle_bytes : options.bundle_bytes;
-        const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit &&
-                          are_alike(bundles.back().front().tensor, gradient);
-        if (!fits) {
-            bundles.emplace_back();
-            bundle_size.push_back(0);
-            bytes = 0;
-        }
-        bundles.back().push_back({name, gradient});
-        ++bundle_size.back();
-        bundle_of[i] = bundles.size() - 1;
-        bytes += gradient.bytes();
-    }
-    tie();
+void GradientReducer::State::make_plan() {
     streams = CurrentStreams(parameters);
     if (options.stream) set_stream(*options.stream);
-    value_check = ValueCheck(options.check_values && ranks().size() > 1);
+    value_check = ValueCheck(options.check_values && ranks().size() > 1, tracks_uses());
     start_batch();
     // Last: a reducer that could not be made has taken no name.
-    plan =
-        std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
-                                                               .kind = "optimizer",
-                                                               .op = options.op,
-                                                               .postscale = options.gradient_scale,
-                                                               .stream = options.stream,
-                                                               .session = options.session,
-                                                               .process_set = options.process_set});
+    plan = std::make_unique<Plan>(std::move(bundles.tensors),
+                                  PlanOptions{.name = options.name,
+                                              .kind = "optimizer",
+                                              .op = options.op,
+                                              .postscale = options.gradient_scale,
+                                              .stream = options.stream,
+                                              .session = options.session,
+                                              .process_set = options.process_set});
 }
 
 ProcessSet GradientReducer::State::ranks() const {
@@ -180,20 +132,14 @@ void GradientReducer::State::set_stream(StreamRef stream) {
                                        name_of(stream.device.kind), stream.device.index));
 }
 
-/// A gradient that several parameters share is reduced with one of them. Its bundle waits for all
-/// of them, since each adds to it.
-void GradientReducer::State::tie() {
-    std::unordered_map<const void*, std::size_t> first;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const auto memory = parameters[i].gradient.memory();
-        tied_to.push_back(memory.empty() ? i : first.emplace(memory.data(), i).first->second);
-        if (bundle_of[tied_to[i]] != bundle_of[i]) ++bundle_size[bundle_of[tied_to[i]]];
-    }
+void GradientReducer::State::follow_stream() {
+    if (!calls.stream) return;
+    if (const auto stream = calls.stream()) set_stream(*stream);
 }
 
 std::size_t GradientReducer::State::find(std::string_view name) const {
-    const auto found = index.find(name);
-    if (found == index.end())
+    const auto found = bundles.index.find(name);
+    if (found == bundles.index.end())
         refuse(own_name(), "there is no parameter called " + base::quote(name), std::string(name));
     return found->second;
 }
@@ -203,10 +149,11 @@ void GradientReducer::State::mark(std::size_t parameter) {
         refuse(own_name(),
                fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
     const auto& name = parameters[parameter].name;
-    if (!parameters[parameter].has_gradient())
+    const bool has_gradient = parameters[parameter].has_gradient();
+    if (!has_gradient && !tracks_uses())
         refuse(own_name(),
                base::quote(name) + " was given without a gradient, so none can be ready", name);
-    const bool reduces = paused == 0 && batch.passes + 1 == options.backward_passes_per_step;
+    const bool reduces = paused == 0 && is_last_pass();
     if (batch.is_synchronised() || (reduces && batch.marked[parameter]))
         refuse(own_name(),
                fmt::format("the gradient of {} was marked ready twice in one step; a batch that "
@@ -214,17 +161,22 @@ void GradientReducer::State::mark(std::size_t parameter) {
                            base::quote(name)),
                name);
     hooks_used = true;
+    follow_stream();
     note_values();
-    batch.accumulated[tied_to[parameter]] = true;
-    if (!reduces) return note_stream(parameter);
-    ++batch.marks;
-    complete(parameter);
+    batch.accumulated[bundles.tied_to[parameter]] = true;
+    if (reduces) ++batch.marks;
+    if (!has_gradient)
+        batch.marked[parameter] = reduces;
+    else if (reduces)
+        complete(parameter);
+    else
+        note_stream(parameter);
 }
 
 /// Its bundle, which is that of its memory, waits for the stream of its device.
 void GradientReducer::State::note_stream(std::size_t parameter) {
     const auto* const stream = streams.of(parameters[parameter].gradient.device);
-    auto& noted = batch.streams[bundle_of[tied_to[parameter]]];
+    auto& noted = batch.streams[bundles.of[bundles.tied_to[parameter]]];
     if (stream && std::ranges::find(noted, stream->native, &StreamRef::native) == noted.end())
         noted.push_back(*stream);
 }
@@ -232,7 +184,7 @@ void GradientReducer::State::note_stream(std::size_t parameter) {
 void GradientReducer::State::complete(std::size_t parameter) {
     batch.marked[parameter] = true;
     note_stream(parameter);  // an unmarked gradient was cleared on this stream
-    const auto bundle = bundle_of[parameter], reducing = bundle_of[tied_to[parameter]];
+    const auto bundle = bundles.of[parameter], reducing = bundles.of[bundles.tied_to[parameter]];
     count_down(bundle);
     if (reducing != bundle) count_down(reducing);
 }
@@ -279,20 +231,30 @@ std::vector<Agreement> GradientReducer::State::agreements() {
     return all;
 }
 
-/// Clears gradients that were not marked, if hooks are in use, and completes all bundles.
 void GradientReducer::State::complete_all() {
     if (batch.complete_bundles < plan->size()) complete_unmarked();
     send(batch.last_bundle);
 }
 
 void GradientReducer::State::complete_unmarked() {
+    if (tracks_uses())
+        tell_uses();
+    else if (hooks_used)
+        clear_unused();
+    for (std::size_t i = parameters.size(); i-- > 0;)
+        if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
+}
+
+void GradientReducer::State::tell_uses() {
+    std::ranges::fill(options.uses, 0.0F);
+    for (std::size_t i = 0; i < parameters.size(); ++i) options.uses[i] = has_used(i) ? 1.0F : 0.0F;
+    count_down(bundles.of_uses);
+}
+
+void GradientReducer::State::clear_unused() {
     std::vector<std::size_t> absent;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (!hooks_used || batch.marked[i] || batch.accumulated[tied_to[i]] ||
-            !parameters[i].has_gradient())
-            continue;
-        absent.push_back(i);
-    }
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+        if (!batch.marked[i] && !has_used(i) && parameters[i].has_gradient()) absent.push_back(i);
     for (const auto i : absent) zero(parameters[i].gradient, on_stream_of(parameters[i].gradient));
     if (!absent.empty() && !std::exchange(warned, true))
         log_message(
@@ -300,8 +262,6 @@ void GradientReducer::State::complete_unmarked() {
             fmt::format("DistributedOptimizer {}: the gradient of {} was not marked in this step "
                         "and counts as zero (said once; there may be others)",
                         base::quote(own_name()), base::quote(parameters[absent.back()].name)));
-    for (std::size_t i = parameters.size(); i-- > 0;)
-        if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
 }
 
 /// Keeps the first exception of a hook in a batch: step() throws it again.
@@ -353,21 +313,26 @@ ElementOptions GradientReducer::State::on_stream_of(const TensorView& tensor) co
             .process_set = options.process_set};
 }
 
-/// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
-void GradientReducer::State::close_batch() {
+void GradientReducer::State::refuse_second_step() const {
     if (hooks_used && batch.marks == 0 && !batch.any_accumulated() && !batch.failure)
         refuse(own_name(),
                "step() was called, but no gradient was marked ready since the last one: was it "
-               "called twice? (A batch without gradients is "
-               "ended by discard().)");
+               "called twice? (A batch without gradients is ended by discard().)");
+}
+
+/// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
+void GradientReducer::State::close_batch(bool waits_next) {
     try {
         if (batch.failure) std::rethrow_exception(batch.failure);
-        batch.state = Batch::State::closing;
+        if (calls.closing) calls.closing();
+        follow_stream();
+        if (waits_next) batch.state = Batch::State::closing;
         complete_all();
     } catch (const std::exception& error) {
         const bool lacks_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
         try {
-            discard(lacks_memory ? "not enough memory" : error.what());
+            const std::string_view reason = error.what();
+            discard(lacks_memory ? "not enough memory" : reason.substr(0, reason.find('\n')));
         } catch (...) {  // the first error is thrown, but for one after which one could try again
             if (lacks_memory) throw;
         }
@@ -388,17 +353,33 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
     }
     value_check.pass(*plan);
     batch.state = Batch::State::synchronised;
+    hand_over();
     return true;
+}
+
+void GradientReducer::State::hand_over() {
+    if (!calls.reduced) return;
+    try {
+        calls.reduced();
+    } catch (...) {
+        leave_out();
+        throw;
+    }
 }
 
 template <class Wait>
 bool GradientReducer::State::synchronize(const Wait& wait) {
-    if (!batch.is_closed() || batch.failure) close_batch();
+    if (!batch.is_closed() || batch.failure) {
+        refuse_second_step();
+        close_batch(true);
+    }
+    follow_stream();
     return wait_for_averages(wait);
 }
 
-GradientReducer::GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options)
-    : state_(std::make_unique<State>(std::move(parameters), options)) {}
+GradientReducer::GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options,
+                                 BatchCalls calls)
+    : state_(std::make_unique<State>(std::move(parameters), options, std::move(calls))) {}
 GradientReducer::~GradientReducer() = default;
 GradientReducer::GradientReducer(GradientReducer&&) noexcept = default;
 
@@ -418,6 +399,10 @@ void GradientReducer::discard(std::string_view reason) {
     state_->discard(reason);
 }
 
+void GradientReducer::close() {
+    if (state_->is_last_pass() && !state_->batch.is_closed()) state_->close_batch(false);
+}
+
 void GradientReducer::synchronize() {
     auto& state = *state_;
     const auto start = SharingAdvice::Clock::now();
@@ -435,12 +420,13 @@ bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {
     auto& state = *state_;
+    state.follow_stream();
     try {
         state.note_values();
     } catch (...) {  // the step() that ends the batch throws it, on all ranks
         if (!state.batch.failure) state.batch.failure = std::current_exception();
     }
-    if (state.batch.passes + 1 < state.options.backward_passes_per_step) {
+    if (!state.is_last_pass()) {
         ++state.batch.passes;
         return false;
     }
@@ -457,6 +443,25 @@ SharingTimes GradientReducer::measure_sharing() const {
 
 const std::string& GradientReducer::name() const& noexcept {
     return state_->own_name();
+}
+
+bool GradientReducer::is_used(std::size_t parameter) const {
+    const auto& state = *state_;
+    if (parameter >= state.parameters.size()) return false;
+    const bool is_told = state.tracks_uses() && state.batch.is_synchronised();
+    return is_told ? state.options.uses[parameter] != 0 : state.has_used(parameter);
+}
+
+bool GradientReducer::is_paused() const noexcept {
+    return state_->paused > 0;
+}
+
+bool GradientReducer::is_closed() const noexcept {
+    return state_->batch.is_closed();
+}
+
+bool GradientReducer::is_synchronised() const noexcept {
+    return state_->batch.is_synchronised();
 }
 
 void GradientReducer::pause() noexcept {

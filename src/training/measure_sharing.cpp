@@ -100,6 +100,8 @@ SharingTimes measure_sharing(const std::vector<Parameter>& model, const Optimize
     options.stream = {};
     options.check_values = false;
     options.memory = Memory::as_is;
+    options.uses = {};
+    options.groups = {};
     options.process_set = ranks;
     const bool is_elsewhere = std::ranges::none_of(model, is_on_host);
     const auto [any_has_begun, any_is_elsewhere] =

@@ -10,7 +10,8 @@ void ValueCheck::note_values(const std::vector<Parameter>& parameters, const Pla
     std::vector<Agreement> hashes;
     for (const auto& parameter : parameters) {
         const auto& [name, value, gradient] = parameter;
-        const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
+        const bool is_trained =
+            parameter.has_gradient() ? value.data != gradient.data : with_others_;
         if (!is_trained || value.data == nullptr || !value.strides.empty()) continue;
         hashes.push_back({name,
                           "values (broadcast_parameters makes them the same; where they may "

@@ -14,8 +14,10 @@ namespace guozhuang {
 /// thread at a time.
 class ValueCheck {
 public:
-    /// Nothing is ever compared unless `is_wanted`.
-    explicit ValueCheck(bool is_wanted) noexcept : is_wanted_(is_wanted) {}
+    /// Nothing is ever compared unless `is_wanted`; values of parameters without a gradient are
+    /// only `with_others`.
+    ValueCheck(bool is_wanted, bool with_others) noexcept
+        : is_wanted_(is_wanted), with_others_(with_others) {}
 
     /// Whether the current batch compares values.
     bool is_due(const Plan& plan) const { return is_wanted_ && passed_ != plan.joins(); }
@@ -32,7 +34,7 @@ public:
     bool has_passed(const Plan& plan) const { return passed_ == plan.joins(); }
 
 private:
-    bool is_wanted_;
+    bool is_wanted_, with_others_;
     std::optional<std::uint64_t> passed_;  ///< number of joins at the last comparison
     std::optional<std::vector<Agreement>> values_;
 };

@@ -223,6 +223,12 @@ TEST_CASE("misuse of an optimizer is an error at once") {
           "DistributedOptimizer: value and gradient of 'w' differ in shape");
     CHECK(construct({good}, {.backward_passes_per_step = 0}).find("must be 1 at least") !=
           std::string::npos);
+    CHECK(construct({good}, {.groups = {0, 1}}) ==
+          "DistributedOptimizer: there are groups of 2 parameters, but 1 parameters");
+    CHECK(construct({good, {"v", gradient, value}}, {.uses = short_gradient}) ==
+          "DistributedOptimizer: there is room for the uses of 1 parameters; there are 2");
+    CHECK(construct({good}, {.op = ReduceOp::max, .uses = short_gradient}) ==
+          "DistributedOptimizer: gradients are combined by average, sum or adasum, not by 'max'");
     CHECK(construct({good}, {.name = "#1 plan"})
               .find("plan '#1 plan': names that begin with # are those of") == 0);
     auto strided = good;

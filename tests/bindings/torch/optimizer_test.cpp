@@ -338,12 +338,12 @@ TEST_CASE("what cannot be trained is refused by name") {
 
               auto sgd = sgd_of(net);
               gz::torch::DistributedOptimizer optimizer(sgd, *net);
-              expect_error(report, "invalid_argument: step() was called", "twice",
+              expect_error(report, "invalid_argument: ", "step() was called, but no gradient",
                            [&] { optimizer.step(); });
               const auto batch = batch_of(session, 1).share(session);
               loss_of(*net, batch).backward();
               optimizer.step();
-              expect_error(report, "invalid_argument: step() was called", "twice",
+              expect_error(report, "invalid_argument: ", "step() was called, but no gradient",
                            [&] { optimizer.step(); });
               loss_of(*net, batch).backward();
               expect_error(report, "invalid_argument", "marked ready twice",

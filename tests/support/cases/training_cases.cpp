@@ -335,4 +335,37 @@ void failed_step(Session& session, Report& report) {
                   "the step after it");
 }
 
+void gradients_that_some_ranks_use(Session& session, Report& report) {
+    std::vector<float> value(1), first(1), second(1), uses(3);
+    bool fails = false;
+    int taken = 0;
+    GradientReducer reducer(
+        {{"a", value, first}, {"b", value, second}, {"rows", value, {}}},
+        {.bundle_bytes = 1, .first_bundle_bytes = 1, .session = &session, .uses = uses},
+        {.closing =
+             [&] {
+                 if (fails) throw Error(ErrorCode::timeout, "not now\nnor later");
+             },
+         .reduced = [&] { ++taken; }});
+    const bool is_last = session.rank() == session.size() - 1;
+    const auto reduce = [&] {
+        first[0] = second[0] = static_cast<float>(session.rank());
+        reducer.mark("a");
+        if (is_last) reducer.mark("rows");
+        report.expect(reducer.is_used(2) == is_last, "this rank has used what it has marked");
+        reducer.close();
+        reducer.finish_pass([&] {
+            report.expect(reducer.is_used(0) && !reducer.is_used(1) && reducer.is_used(2), "uses");
+        });
+    };
+    reduce();
+    report.expect_equal(second[0], static_cast<float>(session.size() - 1) / 2, "sent as it is");
+    fails = is_last;
+    is_last ? expect_error(report, ErrorCode::timeout, {"not now\nnor later"}, reduce)
+            : expect_error(report, ErrorCode::discarded, {"not now"}, reduce);
+    fails = false;
+    reduce();
+    report.expect_equal(taken, 2, "batches that were reduced");
+}
+
 }  // namespace guozhuang::test

@@ -139,7 +139,12 @@ void different_parameters(Session& session, Report& report);
 /// A step that fails on all ranks is over; the next one succeeds.
 void failed_step(Session& session, Report& report);
 
+/// Where ranks tell each other what they use: gradients that only some have marked, or none, and
+/// one that is reduced by the caller.
+void gradients_that_some_ranks_use(Session& session, Report& report);
+
 inline const RankCase all_training_cases[] = {same_batch_same_model,
+                                              gradients_that_some_ranks_use,
                                               hooks_in_any_order,
                                               optimizers_side_by_side,
                                               parameters_from_any_root,

@@ -31,6 +31,7 @@ public:
             if (!each.has_sparse_gradient) bytes += aligned(each.tensor.nbytes());
         const auto device =
             detail::memory_of(parameters.front().tensor, parameters.front().name).device;
+        is_on_host_ = device.kind == DeviceKind::host;
         arena_ = std::make_shared<GradientArena>(bytes, device, options.session);
     }
 
@@ -43,12 +44,19 @@ public:
             [arena = arena_](void*) {}, options);
     }
 
+    /// Host memory for a number for each parameter.
+    at::Tensor uses(std::int64_t count) {
+        const at::TensorOptions options(at::kFloat);
+        return is_on_host_ ? zeros({count}, {1}, options) : at::zeros({count}, options);
+    }
+
 private:
     /// Returns the bytes that an allocation takes in an arena: it begins at a cache line.
     static std::size_t aligned(std::size_t bytes) {
         return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
     }
 
+    bool is_on_host_ = true;  ///< the arena, if there is one
     std::shared_ptr<GradientArena> arena_;
 };
 

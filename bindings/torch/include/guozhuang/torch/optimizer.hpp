@@ -51,7 +51,7 @@ public:
     /// require a gradient than when this was made, or if the options ask for anything but the plain
     /// average and gradients were not cleared after the last step.
     bool step() {
-        return reducer_.finish_pass([this] {
+        return reducer_->finish_pass([this] {
             match_rates();
             optimizer_.step();
         });
@@ -69,7 +69,7 @@ public:
         match_rates();
         return optimizer_.step([&] {
             auto loss = closure().detach().clone();
-            reducer_.finish_pass();
+            reducer_->finish_pass();
             const auto& options = reducer_.options();
             allreduce(view_of(loss, "loss"), {.op = ReduceOp::average,
                                               .stream = detail::stream_of(options.stream, loss),
@@ -88,17 +88,17 @@ public:
 
     /// Waits for the averages without stepping, to clip them say; the next step() then only steps.
     /// Throws as step().
-    void synchronize() { reducer_.synchronize(); }
+    void synchronize() { reducer_->synchronize(); }
     /// The same for at most `limit`; false if not all averages are there by then: another call goes
     /// on. Rows of sparse gradients, which come last, are waited for without a limit.
     bool synchronize_for(std::chrono::microseconds limit) {
-        return reducer_.synchronize_for(limit);
+        return reducer_->synchronize_for(limit);
     }
     /// Instead of step(), on a rank that cannot go on with this batch: step() fails on all ranks,
     /// which all go on with the next. See GradientReducer::discard.
-    void discard(std::string_view reason) { reducer_.discard(reason); }
+    void discard(std::string_view reason) { reducer_->discard(reason); }
     /// While the guard lives, gradients only accumulate, on this rank alone.
-    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(reducer_); }
+    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(*reducer_); }
 
     /// The optimizer of the constructor.
     ::torch::optim::Optimizer& wrapped() noexcept { return optimizer_; }

@@ -122,18 +122,18 @@ public:
     /// here: call discard().
     void begin_forward() {
         if (in_backward_) discard("backward() has thrown");
-        if (options_.broadcast_buffers && module_->is_training() && !reducer_.is_paused())
+        if (options_.broadcast_buffers && module_->is_training() && !reducer_->is_paused())
             detail::broadcast_buffers(*module_, reducer_);
     }
 
     /// For a rank that cannot go on with a batch. See GradientReducer::discard.
     void discard(std::string_view reason) {
         in_backward_ = false;
-        reducer_.discard(reason);
+        reducer_->discard(reason);
     }
 
     /// While the guard lives, gradients only accumulate, on this rank alone.
-    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(reducer_); }
+    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(*reducer_); }
 
     /// The module of the constructor.
     Module& module() & noexcept { return *module_; }
@@ -147,8 +147,8 @@ private:
         if (std::exchange(in_backward_, true)) return;
         detail::after_backward([this] {
             in_backward_ = false;
-            reducer_.close();
-            detail::after_backward([this] { reducer_.finish_pass(); });
+            reducer_->close();
+            detail::after_backward([this] { reducer_->finish_pass(); });
         });
     }
 

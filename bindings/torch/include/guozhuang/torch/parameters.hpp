@@ -161,4 +161,20 @@ inline std::vector<NamedParameter> same_parameters(
     return parameters;
 }
 
+/// Refuses parameters that have begun to require a gradient, or do so no longer.
+inline void require_unchanged(const std::vector<NamedParameter>& before,
+                              const std::vector<NamedParameter>& now) {
+    const auto is_same = [](const NamedParameter& one, const NamedParameter& other) {
+        return one.tensor.is_same(other.tensor);
+    };
+    const auto [gone, added] = std::ranges::mismatch(before, now, is_same);
+    const std::string remedy =
+        " after its module or optimizer was made a distributed one: make that anew on all ranks";
+    if (gone != before.end() &&
+        std::none_of(added, now.end(), [&](const auto& each) { return is_same(each, *gone); }))
+        detail::refuse(gone->name, "was removed, or has ceased to require a gradient," + remedy);
+    if (added != now.end())
+        detail::refuse(added->name, "was added, or has begun to require a gradient," + remedy);
+}
+
 }  // namespace guozhuang::torch

@@ -14,6 +14,17 @@ inline at::Tensor tensor_of(Result& result, const at::TensorOptions& options) {
     return at::from_blob(result.view().data, result.shape, options).clone();
 }
 
+/// Returns the parameters. Refuses one with a sparse gradient if the op has no sums of rows.
+inline std::vector<NamedParameter> require_sums(std::vector<NamedParameter> parameters,
+                                                ReduceOp op) {
+    for (const auto& each : parameters)
+        if (each.has_sparse_gradient && op != ReduceOp::average && op != ReduceOp::sum)
+            refuse(each.name,
+                   "has a sparse gradient, of which there are averages and sums, but no '" +
+                       std::string(guozhuang::name_of(op)) + "'");
+    return parameters;
+}
+
 /// Replaces the sparse gradient of a parameter by that of all ranks: the rows of each of them, of
 /// which equal ones are added up. A rank without a gradient contributes no rows. Collective.
 inline void gather_gradient(const NamedParameter& parameter, const OptimizerOptions& options,
