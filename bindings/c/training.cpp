@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <guozhuang/optimizer.hpp>
 #include <guozhuang/sampler.hpp>
 #include <guozhuang/training.hpp>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "border.hpp"
@@ -21,7 +23,11 @@ namespace gz = guozhuang;
 
 namespace {
 
-gz::OptimizerOptions options_of(const GzReducerOptions& given) {
+gz::OptimizerOptions options_of(const GzReducerOptions& given, std::size_t parameters) {
+    std::span<float> uses;
+    if (given.uses != nullptr) uses = {given.uses, std::max<std::size_t>(parameters, 1)};
+    std::vector<int> groups;
+    if (given.groups != nullptr) groups.assign(given.groups, given.groups + parameters);
     return {.name = text_of(given.name),
             .op = reduce_op_of(given.op),
             .backward_passes_per_step = given.backward_passes_per_step,
@@ -31,10 +37,15 @@ gz::OptimizerOptions options_of(const GzReducerOptions& given) {
             .stream = stream_of(given.stream),
             .process_set = set_of(given.process_set),
             .check_values = given.check_values != 0,
-            .memory = enumerator(given.memory, gz::Memory::share, "use of memory")};
+            .memory = enumerator(given.memory, gz::Memory::share, "use of memory"),
+            .uses = uses,
+            .groups = std::move(groups)};
 }
 
 gz::GradientReducer& reducer_of(GzReducer* reducer) {
+    return required(reducer, "the reducer").reducer;
+}
+const gz::GradientReducer& reducer_of(const GzReducer* reducer) {
     return required(reducer, "the reducer").reducer;
 }
 
@@ -50,7 +61,7 @@ GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
     return create(reducer, [&] {
         const auto given = options_or(options, GzReducerOptions GZ_REDUCER_OPTIONS_INIT);
         return new GzReducer{
-            gz::GradientReducer(parameters_of(parameters, count), options_of(given))};
+            gz::GradientReducer(parameters_of(parameters, count), options_of(given, count))};
     });
 }
 GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter) {
@@ -62,6 +73,9 @@ GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter) {
 GzStatus gz_reducer_set_stream(GzReducer* reducer, const GzStream* stream) {
     return guarded(
         [&] { reducer_of(reducer).set_stream(*stream_of(&required(stream, "the stream"))); });
+}
+GzStatus gz_reducer_close(GzReducer* reducer) {
+    return guarded([&] { reducer_of(reducer).close(); });
 }
 GzStatus gz_reducer_synchronize(GzReducer* reducer) {
     return guarded([&] { reducer_of(reducer).synchronize(); });
@@ -87,6 +101,15 @@ GzStatus gz_reducer_pause(GzReducer* reducer) {
 }
 GzStatus gz_reducer_resume(GzReducer* reducer) {
     return guarded([&] { reducer_of(reducer).resume(); });
+}
+GzStatus gz_reducer_is_used(const GzReducer* reducer, size_t parameter, int* used) {
+    return put(used, [&] { return reducer_of(reducer).is_used(parameter) ? 1 : 0; });
+}
+GzStatus gz_reducer_is_closed(const GzReducer* reducer, int* closed) {
+    return put(closed, [&] { return reducer_of(reducer).is_closed() ? 1 : 0; });
+}
+GzStatus gz_reducer_is_synchronised(const GzReducer* reducer, int* synchronised) {
+    return put(synchronised, [&] { return reducer_of(reducer).is_synchronised() ? 1 : 0; });
 }
 void gz_reducer_free(GzReducer* reducer) {
     delete reducer;

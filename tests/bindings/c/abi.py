@@ -22,8 +22,9 @@ FIELD = re.compile(r"(Gz\w+)\.\w+: .* at (\d+), (\d+) bytes")
 
 
 def read(header):
-    """The header without comments and directives."""
-    text = re.sub(r"//[^\n]*", "", Path(header).read_text())
+    """The header, and those beside it that it includes, without comments and directives."""
+    headers = sorted(Path(header).parent.glob("guozhuang*.h"))
+    text = re.sub(r"//[^\n]*", "", "".join(each.read_text() for each in headers))
     text = text.replace("\\\n", "")
     return re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE)
 

@@ -113,6 +113,10 @@ static void null_in_training(void) {
     REFUSES_NULL(gz_reducer_discard(NULL, "reason"));
     REFUSES_NULL(gz_reducer_pause(NULL));
     REFUSES_NULL(gz_reducer_resume(NULL));
+    REFUSES_NULL(gz_reducer_close(NULL));
+    REFUSES_NULL(gz_reducer_is_used(NULL, 0, &done));
+    REFUSES_NULL(gz_reducer_is_closed(NULL, &done));
+    REFUSES_NULL(gz_reducer_is_synchronised(NULL, &done));
     REFUSES_NULL(gz_broadcast_parameters(NULL, 1, 0, NULL));
     REFUSES_NULL(gz_broadcast_optimizer_state(NULL, 1, 0, NULL));
     REFUSES_NULL(gz_check_consistent(NULL, 1, NULL, NULL));

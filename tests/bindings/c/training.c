@@ -83,6 +83,8 @@ static void expect_same(const Model* model, const Model* other) {
 static void train_in_two_passes(int uses_pause) {
     Model model, alone;
     int stepped = -1;
+    float uses[LAYERS];
+    int32_t groups[LAYERS] = {0};  // all in one
     GzReducer* reducer = NULL;
     GzReducerOptions options = GZ_REDUCER_OPTIONS_INIT;
     make(&model, 0.25);
@@ -90,9 +92,11 @@ static void train_in_two_passes(int uses_pause) {
     options.backward_passes_per_step = uses_pause ? 1 : 2;
     options.gradient_scale = 0.5;
     options.first_bundle_bytes = options.bundle_bytes = 1;  // a bundle for each layer
+    if (uses_pause) options.uses = uses;
+    if (uses_pause) options.groups = groups;
     OK(gz_reducer_create(model.parameters, LAYERS, &options, &reducer));
     for (int i = 0; i < STEPS; ++i) {
-        int done = -1;
+        int done = -1, closed = -1, synchronised = -1, used = -1;
         if (uses_pause) OK(gz_reducer_pause(reducer));
         backward(&model, own_rank(), rank_count(), reducer);
         if (uses_pause) {
@@ -102,7 +106,13 @@ static void train_in_two_passes(int uses_pause) {
             CHECK(stepped == 0);
         }
         backward(&model, own_rank(), rank_count(), reducer);
+        if (uses_pause) OK(gz_reducer_close(reducer));
+        OK(gz_reducer_is_closed(reducer, &closed));
+        CHECK(closed == uses_pause);
         while (done != 1) OK(gz_reducer_synchronize_for(reducer, 50, &done));
+        OK(gz_reducer_is_used(reducer, LAYERS - 1, &used));
+        OK(gz_reducer_is_synchronised(reducer, &synchronised));
+        CHECK(synchronised == 1 && used == 1 && (!uses_pause || uses[0] > 0));
         OK(gz_reducer_synchronize(reducer));  // has nothing left to do
         OK(gz_reducer_finish_pass(reducer, step, &model, &stepped));
         CHECK(stepped == 1);

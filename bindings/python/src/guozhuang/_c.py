@@ -82,6 +82,8 @@ class ReducerOptions(Structure):
         ("process_set", c_void_p),
         ("check_values", c_int32),
         ("memory", c_int32),
+        ("uses", c_void_p),
+        ("groups", POINTER(c_int32)),
     ]
 
     def __init__(self, **fields):
@@ -146,6 +148,10 @@ STATUS_FUNCTIONS = {
     "gz_reducer_create": (POINTER(Parameter), c_size_t, POINTER(ReducerOptions), _HANDLE),
     "gz_reducer_mark": (c_void_p, c_size_t),
     "gz_reducer_set_stream": (c_void_p, POINTER(Stream)),
+    "gz_reducer_close": (c_void_p,),
+    "gz_reducer_is_used": (c_void_p, c_size_t, _INT),
+    "gz_reducer_is_closed": (c_void_p, _INT),
+    "gz_reducer_is_synchronised": (c_void_p, _INT),
     "gz_reducer_synchronize_for": (c_void_p, c_int64, _INT),
     "gz_reducer_finish_pass": (c_void_p, c_void_p, c_void_p, _INT),
     "gz_reducer_discard": (c_void_p, c_char_p),

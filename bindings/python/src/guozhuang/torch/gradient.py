@@ -14,12 +14,13 @@ class Gradient:
         self.start_batch(passes)
 
     def forget(self):
-        self.reducer = self.index = self.buffer = None  # where it is sent dense
+        self.index = None  # in the reducer
+        self.buffer = None  # where it is sent dense
         self.context = None  # of its compression
 
     def start_batch(self, passes):
         self.delay = passes  # backward passes until it is sent
-        self.has_run = self.is_sent = False  # its hook; the gradient
+        self.has_run = False  # its hook
         self.sparse = None  # the handle of a sparse one that is sent
         self.seen = None  # `grad` and its version, as the last hook left them
 

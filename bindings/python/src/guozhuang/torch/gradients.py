@@ -20,8 +20,6 @@ from .operations import scaled, sparse_allreduce_async
 from .reducer import Reducer, make_buffers
 from .tensors import require_sendable
 
-ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
-
 
 def next_label(process_set):
     """Names an optimizer, and with it what it sends: ranks make them in the same order, but may use
@@ -58,7 +56,7 @@ class Gradients:
         self._gradients = []
         self._last_number, self._joins = 0, None  # of a reducer; when the ranks agreed
         self.batch = 0  # the number of this one, of those on this rank
-        self.is_paused, self.is_synchronized = False, False
+        self.is_paused = False
         self._ends_with_backward, self._check_values = ends_with_backward, check_values
         self._forget()
         self._hook_failure = None
@@ -85,7 +83,7 @@ class Gradients:
         named, known = [*named_parameters], {id(each.parameter): each for each in self._gradients}
         given = {id(parameter): known.get(id(parameter)) or Gradient(name, parameter, self._passes)
                  for name, parameter in named}
-        if self._reducers or self._answers is not None:
+        if self._reducer is not None or self._answers is not None:
             given = {**known, **given}
         else:
             for name, parameter in named:  # numbers, for instance, which may change
@@ -113,8 +111,18 @@ class Gradients:
 
     @property
     def in_flight(self):
-        return self._hook_failure is not None or any(
-            each.is_sent or each.seen is not None for each in self._gradients)
+        return self._hook_failure is not None or self._is_closed or any(
+            each.seen is not None for each in self._gradients)
+
+    @property
+    def _is_closed(self):
+        """All of this batch is sent."""
+        return self._reducer is not None and self.has_begun and self._reducer.is_closed
+
+    @property
+    def is_synchronized(self):
+        """Each `grad` is a reduced gradient, with which the optimizer has not stepped."""
+        return self._reducer is not None and not self.has_begun and self._reducer.is_synchronised
 
     def set_passes(self, passes):
         if not isinstance(passes, numbers.Real) or passes < 1 or passes % 1 != 0:
@@ -126,7 +134,7 @@ class Gradients:
         self._start_batch()
 
     def _start_batch(self):
-        self.has_begun = self._is_closed = False  # closed: all of it is sent
+        self.has_begun = False
         self.batch += 1
         self._answers = self._failure = self._hook_failure = None
         self._first_values = {}  # by the id of the parameter
@@ -151,7 +159,6 @@ class Gradients:
             self._keep_values()
             return
         with self._lock:
-            self.is_synchronized = False
             if not self.has_begun and self._ends_with_backward:
                 _after_backward(functools.partial(self._go_on_to_end, 0))
             self._begin()
@@ -160,7 +167,7 @@ class Gradients:
                 self._refuse_another(gradient)
             gradient.delay -= 1
             if gradient.delay == 0:
-                if self._reducers and gradient.is_trained:
+                if self._reducer is not None and gradient.is_trained:
                     self._try_to_send(gradient)
                 gradient.see()
 
@@ -194,23 +201,28 @@ class Gradients:
         """Goes before all else in a batch."""
         if self.has_begun:
             return
+        self.leave_out()
         self.has_begun, self._failure = True, None  # backward may have ended with another's
-        for reducer in self._reducers:
-            reducer.leave_out()
         if self._joins != self._process_set.joins:
             self._forget()
             for gradient in self._gradients:
                 gradient.is_trained = False
 
-    def _send(self, gradient, grad):
-        if gradient.reducer is not None:
+    def leave_out(self):
+        """If this rank has not stepped with what was reduced, it has parted from ranks that did,
+        which the next reduction finds."""
+        if self.is_synchronized:
+            self._reducer.leave_out()
+
+    def _send(self, gradient, grad, is_used=True):
+        if gradient.buffer is not None:
             gradient.fill(grad, self._compression, self._prescale)
-            gradient.reducer.mark(gradient.index)
-        else:
+        elif gradient.sparse is None:
             gradient.sparse = sparse_allreduce_async(
                 scaled(gradient.as_sparse(grad), self._prescale),
                 f"{self.label}: {gradient.name}", self._op, self._process_set)
-        gradient.is_sent = True
+        if is_used:
+            self._reducer.mark(gradient.index)
 
     # --- the end of a batch -----------------------------------------------------------------------
 
@@ -230,9 +242,8 @@ class Gradients:
     def finish(self, loss=None):
         """To be called after the step, by which ranks are known that do not step. Returns its
         loss."""
-        self.is_synchronized = False
-        for reducer in self._reducers:
-            reducer.finish()
+        if self._reducer is not None:
+            self._reducer.finish()
         return loss
 
     @property
@@ -257,6 +268,7 @@ class Gradients:
             except Exception as failure:
                 leave_for(failure, self.label)
                 self._start_batch()
+                self.leave_out()
                 self._failure = failure
 
     def _raise_failure(self):
@@ -266,7 +278,7 @@ class Gradients:
 
     def _ask(self):
         self._begin()
-        if self._reducers or self._answers is not None:
+        if self._reducer is not None or self._answers is not None:
             return
         self._trained = [each for each in self._gradients if each.is_trained or each.is_used]
         for gradient in self._trained:
@@ -287,25 +299,13 @@ class Gradients:
                 "bundle_bytes (num_groups, bucket_cap_mb)": self._bundle_bytes}
 
     def _send_rest(self):
+        self._agree()
         if self._is_closed:
             return
-        self._agree()
         for gradient in reversed(self._trained):
-            if not gradient.is_sent:
-                self._send(gradient, gradient.contribution)
-        self._tell_uses()
-        for reducer in self._reducers:
-            reducer.send()
-        self._is_closed = True
-
-    @torch.no_grad()
-    def _tell_uses(self):
-        """Does not wait for a device."""
-        self._uses.fill_(1)
-        for number, gradient in enumerate(self._trained, 1):
-            if not self._uses_it(gradient):
-                self._uses[number] = 0
-        self._reducers[-1].mark(0)
+            if not self._reducer.is_used(gradient.index):
+                self._send(gradient, gradient.contribution, self._uses_it(gradient))
+        self._reducer.close()
 
     def _uses_it(self, gradient):
         """What no rank uses keeps its `grad`. An optimizer uses all that requires a gradient, as
@@ -315,21 +315,17 @@ class Gradients:
     def _end(self):
         self._wait()
         self._refuse_changes()
-        uses = [self._uses_it(each) for each in self._trained]
-        if not all(uses):
-            uses = self._uses[1:].tolist()  # waits for a device
-        for gradient, is_used in zip(self._trained, uses):
+        for gradient, is_used in zip(self._trained, self._reducer.uses.tolist()):
             if is_used:
                 gradient.publish(self._reduced(gradient))
         self._start_batch()
-        self.is_synchronized = True
         if self._ends_with_backward:
             self.finish()
 
     def _wait(self):
         """For all, also if one has failed. All ranks know that then."""
         failures = []
-        for wait in [*(reducer.synchronize for reducer in self._reducers),
+        for wait in [self._reducer.synchronize,
                      *(gradient.sparse for gradient in self._trained if gradient.sparse)]:
             try:
                 wait()
@@ -349,7 +345,7 @@ class Gradients:
                        "DistributedOptimizer must not both reduce it")
 
     def _reduced(self, gradient):
-        if gradient.reducer is None:
+        if gradient.buffer is None:
             return scaled(gradient.sparse(), self._postscale)
         grad = self._compression.decompress(gradient.buffer, gradient.context)
         return grad.to_sparse(1) if gradient.is_sparse else grad
@@ -365,19 +361,17 @@ class Gradients:
             with contextlib.suppress(Error):  # it has failed on all ranks
                 self._wait()
         self._start_batch()
-        self.is_synchronized = False
-        for reducer in self._reducers:
-            reducer.discard(str(reason))
+        if self._reducer is not None:
+            self._reducer.discard(str(reason))
 
     def _discard_on_all(self, reason):
         self._ask()
         self._agree()
         try:
             for gradient in self._trained:
-                if gradient.reducer is None and not gradient.is_sent:
-                    self._send(gradient, None)  # which the other ranks wait for
-            for reducer in self._reducers:
-                reducer.discard(str(reason))
+                if gradient.buffer is None:  # which the other ranks wait for
+                    self._send(gradient, None, is_used=False)
+            self._reducer.discard(str(reason))
             for gradient in self._trained:
                 if gradient.sparse:
                     gradient.sparse()
@@ -405,7 +399,7 @@ class Gradients:
 
     @property
     def _has_agreed(self):
-        return bool(self._reducers) and self._joins == self._process_set.joins
+        return self._reducer is not None and self._joins == self._process_set.joins
 
     def give_up(self, mistake):
         """Discards this batch on all ranks for a mistake on this one."""
@@ -414,7 +408,7 @@ class Gradients:
 
     def _forget(self):
         """What the ranks have agreed on: the next batch is as the first one."""
-        self._trained, self._reducers, self._uses = [], [], None
+        self._trained, self._reducer = [], None
         self._arena = Arena(self._process_set)
         for gradient in self._gradients:
             gradient.forget()
@@ -426,55 +420,44 @@ class Gradients:
         try:
             sparse, self._last_number = agree(self._answers)
             self._joins = self._process_set.joins
-            self._make_reducers(sparse)
+            self._make_reducer(sparse)
         except Error:
             self._forget()
             self._start_batch()
             raise
         self._answers = None
 
-    def _make_reducers(self, sparse):
-        """The last one also reduces whether this rank uses each of the gradients, behind a 1 since
-        there may be none of them."""
-        for gradient in self._trained:
-            gradient.is_trained, gradient.is_sparse = True, gradient.name in sparse
-        rest = [each for each in self._trained if self._sparse_as_dense or not each.is_sparse]
-        parts = []
-        for group in self._groups:
-            wanted = set(map(id, group))
-            parts.append([each for each in rest if id(each.parameter) in wanted])
-            rest = [each for each in rest if id(each.parameter) not in wanted]
-        self._make_buffers([each for part in (*parts, rest) for each in part])
-        for part in parts:
-            self._make_reducer(part, ONE_BUNDLE)
-        self._make_reducer(rest, self._bundle_bytes,
-                           [("uses of gradients", self._uses, self._uses)])
-
-    def _make_buffers(self, gradients):
-        """Those of one reducer come one after the other."""
-        device = self._trained[0].parameter.device if self._trained else torch.device("cpu")
-        uses = torch.Size([1 + len(self._trained)]), (1,), torch.get_default_dtype(), device
-        self._uses, *buffers = make_buffers([uses, *map(self._layout_of, gradients)], self._arena)
-        for gradient, buffer in zip(gradients, buffers):
-            gradient.buffer = buffer
-
-    def _make_reducer(self, gradients, bundle_bytes, others=()):
-        """`others` are triples of a name, a parameter and the buffer of its gradient."""
-        triples = [*others]
-        for index, gradient in enumerate(gradients, len(others)):
-            gradient.index = index
-            first = self._first_values.get(id(gradient.parameter))
-            is_changed = first is not None and not torch.equal(first, gradient.parameter)
-            triples.append((gradient.name, first if is_changed else gradient.parameter,
-                            gradient.buffer))
-        if not triples:
-            return
+    def _make_reducer(self, sparse):
+        for index, gradient in enumerate(self._trained):
+            gradient.index, gradient.is_trained = index, True
+            gradient.is_sparse = gradient.name in sparse
+        group_of = {id(parameter): number for number, group in enumerate(self._groups)
+                    for parameter in group}
+        groups = [group_of.get(id(each.parameter), -1) for each in self._trained]
+        uses = self._make_buffers(groups)
+        sizes = {} if self._bundle_bytes is None else dict(
+            bundle_bytes=self._bundle_bytes, first_bundle_bytes=self._bundle_bytes)
         self._last_number += 1
-        self._reducers.append(Reducer(f"{self.label}.{self._last_number}", triples, self._op,
-                                      self._postscale, bundle_bytes, self._process_set,
-                                      self._check_values))
-        for gradient in gradients:
-            gradient.reducer = self._reducers[-1]
+        self._reducer = Reducer(
+            [(each.name, self._first_value(each.parameter), each.buffer) for each in self._trained],
+            uses, groups, self._process_set, name=f"{self.label}.{self._last_number}".encode(),
+            op=self._op, gradient_scale=self._postscale, check_values=self._check_values, **sizes)
+
+    def _make_buffers(self, groups):
+        """Those of one group come one after the other. Returns that of the uses."""
+        dense = [each for each in self._trained if self._sparse_as_dense or not each.is_sparse]
+        dense.sort(key=lambda gradient: -groups[gradient.index])
+        uses = (torch.Size([max(1, len(self._trained))]), (1,), torch.float32,
+                torch.device("cpu"))
+        uses, *buffers = make_buffers([uses, *map(self._layout_of, dense)], self._arena)
+        for gradient, buffer in zip(dense, buffers):
+            gradient.buffer = buffer
+        return uses
+
+    def _first_value(self, parameter):
+        """As it was at the first backward of the batch."""
+        first = self._first_values.get(id(parameter))
+        return parameter if first is None or torch.equal(first, parameter) else first
 
     def _layout_of(self, gradient):
         """Of what is sent: shape, strides, dtype and device."""

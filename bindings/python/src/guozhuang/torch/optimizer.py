@@ -99,7 +99,7 @@ class _Distributed(_Wrapper):
             refuse("zero_grad() between backward() and step() or synchronize() would change "
                    "gradients that are being reduced: call it after step(), or before backward(); "
                    "discard(reason) gives the batch up on all ranks")
-        self._gradients.is_synchronized = False
+        self._gradients.leave_out()
         return super().zero_grad(*arguments, **options)
 
     def set_backward_passes_per_step(self, passes):

@@ -4,7 +4,6 @@ import ctypes
 import torch
 
 from .. import _c
-from ..errors import Error
 from ..handles import WAIT_SLICE_US, InUse, free, interruptibly, wait_in_slices
 from ..process_sets import pointer_of
 from . import tensors
@@ -27,37 +26,34 @@ def make_buffers(layouts, arena):
 
 
 class Reducer:
-    """A GzReducer: reduces the buffers of some parameters' gradients, in bundles that are sent as
-    soon as backward is done with them."""
+    """A GzReducer: reduces the buffers of gradients, in bundles that are sent as soon as backward
+    is done with them."""
 
     _in_use = None
 
-    def __init__(self, name, parameters, op, scale, bundle_bytes, process_set, check_values=True):
-        """`parameters` are triples of a name, the value, and the buffer of the gradient.
-        `bundle_bytes` None: the library's."""
-        self._is_pending, self._is_reduced = False, False
-        self._failure = None  # of send()
-        names, values, self._buffers = zip(*parameters)
+    def __init__(self, parameters, uses, groups, process_set, **options):
+        """`parameters` are triples of a name, the value, and the buffer of the gradient: None for a
+        gradient that the caller reduces. `uses` is a tensor of a float for each, one at least, and
+        `groups` are their numbers. Options are those of the library."""
+        self.uses = uses
         # Copies of what is not contiguous, for the comparison at the first step.
-        self._values = [value.detach().contiguous() for value in values]
-        described = [_c.Parameter(*each) for each in zip(
-            (name.encode() for name in names), map(tensors.view, self._values),
-            map(tensors.view, self._buffers))]
-        sizes = {} if bundle_bytes is None else dict(
-            bundle_bytes=bundle_bytes, first_bundle_bytes=bundle_bytes)
-        stream = tensors.stream(self._buffers[0])
+        values = [value.detach().contiguous() for _, value, _ in parameters]
+        buffers = [buffer for *_, buffer in parameters if buffer is not None]
+        described = (_c.Parameter * len(parameters))(*(
+            _c.Parameter(name.encode(), tensors.view(value),
+                         _c.Tensor() if buffer is None else tensors.view(buffer))
+            for (name, _, buffer), value in zip(parameters, values)))
         options = _c.ReducerOptions(
-            name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
-            check_values=check_values,
-            stream=None if stream is None else ctypes.pointer(stream), **sizes)
+            process_set=pointer_of(process_set), uses=uses.data_ptr(),
+            groups=_c.array_of(ctypes.c_int32, groups), **options)
         # A buffer on each device with streams, and the one that is current there.
-        self._devices = {each.device: each for each in self._buffers
+        self._devices = {each.device: each for each in buffers
                          if tensors.stream(each) is not None}
         self._streams = {}
-        self._in_use = InUse((self._values, self._buffers))
+        self._in_use = InUse((values, buffers, uses))
         self._pointer = self._in_use.pointer
-        _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
-                                 ctypes.byref(options), ctypes.byref(self._pointer))
+        _c.lib.gz_reducer_create(described, len(parameters), ctypes.byref(options),
+                                 ctypes.byref(self._pointer))
 
     def _follow_stream(self):
         """What is enqueued next is on the stream that is current now."""
@@ -68,53 +64,43 @@ class Reducer:
                 self._streams[device] = stream.native
 
     def mark(self, index):
-        self._is_pending = True
         self._follow_stream()
         _c.lib.gz_reducer_mark(self._pointer, index)
 
-    def send(self):
-        """Sends all that was marked, of which a part waits for what may follow. What goes wrong,
-        synchronize() raises."""
-        if self._is_pending:
-            self._follow_stream()
-            try:
-                _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, 0)
-            except Error as failure:
-                self._failure = failure
+    def is_used(self, index):
+        return bool(_c.get(_c.lib.gz_reducer_is_used, self._pointer, index))
+
+    @property
+    def is_closed(self):
+        return bool(_c.get(_c.lib.gz_reducer_is_closed, self._pointer))
+
+    @property
+    def is_synchronised(self):
+        return bool(_c.get(_c.lib.gz_reducer_is_synchronised, self._pointer))
+
+    def close(self):
+        self._follow_stream()
+        _c.lib.gz_reducer_close(self._pointer)
 
     def synchronize(self):
-        """Waits for what was marked since the last time. After Ctrl-C it can be called again."""
-        if not self._is_pending:
-            return
-        try:
-            wait_in_slices(self._try)
-        except Error:
-            self._is_pending = False
-            raise
-        self._is_pending, self._is_reduced = False, True
+        """After Ctrl-C it can be called again."""
+        wait_in_slices(self._try)
 
     def _try(self):
-        if self._failure is not None:
-            raise self._failure
         self._follow_stream()
         return _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US)
 
     def leave_out(self):
-        """Goes before the next batch. If this rank has not stepped with what was reduced, it has
-        parted from ranks that did, which the next reduction finds."""
-        if self._is_reduced:
-            self._is_reduced = False
-            self._discard(b"")
+        """For a batch that was reduced."""
+        self._discard(b"")
 
     def finish(self):
         """Says that the optimizer has stepped with what was reduced."""
-        if self._is_reduced:
+        if self.is_synchronised:
             self._follow_stream()
-            _c.get(_c.lib.gz_reducer_finish_pass, self._pointer, None, None)
-        self._is_reduced = False
+            _c.lib.gz_reducer_finish_pass(self._pointer, None, None, None)
 
     def discard(self, reason):
-        self._is_pending, self._is_reduced = False, False
         interruptibly(self._discard, reason.encode(errors="backslashreplace"))
 
     def _discard(self, reason):  # keeps this alive on the thread that goes on after Ctrl-C
