@@ -68,14 +68,12 @@ template <class Options>
 void add_memory(CLI::App& command, Options& options) {
     auto* const memory = add_named(command, "--memory", options.memory, host_memory_kinds,
                                    "where the tensors live on the host");
-    const auto set = [&options](const std::string& name) {
-        options.device = name == "cuda" ? DeviceKind::cuda : DeviceKind::fake;
+    const auto set = [&options](const std::string&) {
+        options.device = DeviceKind::cuda;
         options.memory = MemoryKind::device;
     };
-    command
-        .add_option_function<std::string>(
-            "--device", set, "the tensors live on it; fake is the host behind streams of threads")
-        ->check(CLI::IsMember({"cuda", "fake"}))
+    command.add_option_function<std::string>("--device", set, "the tensors live on it")
+        ->check(CLI::IsMember({name_of(DeviceKind::cuda)}))
         ->excludes(memory);
 }
 

@@ -43,7 +43,6 @@ std::string TensorDevice::description() const {
 }
 
 std::string TensorDevice::path() const {
-    if (stream().device.kind == DeviceKind::fake) return "staged";  // ranks are processes here
     const auto items = info();
     const auto found = std::ranges::find(items, "path", &InfoItem::key);
     return found == items.end() ? "none"

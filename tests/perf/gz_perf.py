@@ -140,7 +140,6 @@ def staged(command):
     for arguments, why in (
         ("allreduce --op max", "only sums of f32 by allreduce"),
         ("replay --set tiny1000", "only sums of f32 by allreduce"),
-        ("allreduce --device fake", "for tensors on the host"),
     ):
         refused_once(command, arguments + " --peer pushed", why)
 
@@ -197,22 +196,22 @@ def look_at_paths(line, device, kilobytes):
         assert path == "staged" or each["bound_us"] <= least * (1 + 1e-6), (line, device)
 
 
-def on_device(command, kind, devices):
-    """Every collective and a step on devices of that kind, beside staging by hand: right, and an
-    allreduce beside its bounds."""
+def on_device(command, devices):
+    """Every collective and a step on devices, beside staging by hand: right, and an allreduce
+    beside its bounds."""
     for collective in COLLECTIVES:
         device, *lines = lines_of(
-            command, collective, "--device", kind, "--min-bytes", "4", "--max-bytes", "4000000",
+            command, collective, "--device", "cuda", "--min-bytes", "4", "--max-bytes", "4000000",
             "--factor", "1000", "--check", "--peer", "staged", "--iterations", "2",
         )
-        assert device["kind"] == "device" and device["device"] == kind, device
+        assert device["kind"] == "device" and device["device"] == "cuda", device
         assert device["sharers"] == -(-device["ranks"] // devices), device
         expected = [
             (size, series) for size in (4, 4000, 4000000) for series in ("guozhuang", "staged")
         ]
         assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
         assert {(line["errors"], line["memory"], line["device"]) for line in lines} == {
-            (0, "device", kind)
+            (0, "device", "cuda")
         }, lines
         for line in lines:
             ours = collective == "allreduce" and line["series"] == "guozhuang"
@@ -221,23 +220,13 @@ def on_device(command, kind, devices):
                 assert line["path"] == "staged", line
                 look_at_paths(line, device, line["bytes"] / 1000)
     device, *lines = lines_of(
-        command, "replay", "--set", "tiny1000", "--device", kind, "--steps", "2",
+        command, "replay", "--set", "tiny1000", "--device", "cuda", "--steps", "2",
         "--peer", "staged",
     )
     assert [line["series"] for line in lines] == steps_beside("staged"), lines
     look_at_paths(lines[0], device, 1024)
     # The pinned slots are reduced as memory of the host is, by the ranks that share it.
     assert lines[0]["bytes_sent"] == 1024 * 1000, lines[0]
-
-
-def fake(command):
-    on_device(command, "fake", 1)
-    refused_once(command, "allreduce --peer nccl", "only tensors on a device: give --device")
-    refused_once(
-        command, "replay --set tiny1000 --device fake --peer mpi", "MPI is not given memory of a"
-    )
-    os.environ["GUOZHUANG_CUDA"] = "off"
-    refused_once(command, "allreduce --device cuda", "--device cuda: .*GUOZHUANG_CUDA is off")
 
 
 def beside_nccl(command, path, has_nccl):
@@ -309,7 +298,11 @@ def cuda(command):
                 command[-1:], f"{line} --device cuda --peer nccl", "--peer nccl: only allreduce is",
             )
     os.environ["GUOZHUANG_DEVICE_PATH"] = "staged"
-    on_device(command, "cuda", devices)
+    on_device(command, devices)
+    for peer, why in (
+        ("mpi", "MPI is not given memory of a"), ("pushed", "for tensors on the host"),
+    ):
+        refused_once(command, f"allreduce --device cuda --peer {peer}", why)
     os.environ["EMULATED_CUDA_DRIVER"] = "0"
     for line in ("allreduce", "replay --set tiny1000"):
         refused_once(command, f"{line} --device cuda", "--device cuda: .*no NVIDIA driver")
@@ -393,8 +386,8 @@ REFUSED = {
     "": "subcommand",
     "replay --set tiny1000 --memory borrowed": "borrowed not in",
     "replay --set tiny1000 --device host": "host not in",
-    "allreduce --device fake --memory arena": "excludes",
-    "barrier --device fake": "not expected",
+    "allreduce --device cuda --memory arena": "excludes",
+    "barrier --device cuda": "not expected",
     "allreduce --beside -1": "beside",
     "allreduce --peer nobody": "nobody not in",
     "allreduce --dtype f31": "f31 not in",
@@ -416,6 +409,7 @@ REFUSED_BY_RANKS = {  # when options are read, by every rank when it gets ready,
     "allreduce --factor 1": "--factor",
     "allreduce --dtype bool": "op sum is not defined on bool",
     "allreduce --json /nonexistent/file": "cannot append to /nonexistent/file",
+    "allreduce --peer nccl": "only tensors on a device: give --device",
 }
 
 
@@ -497,19 +491,19 @@ def device_report(command):
         text = subprocess.run(
             [
                 REPORT, "--program", command[-1], "--quick", "--ranks", "2", "--rounds", "1",
-                "--device", "fake", "--html", str(page),
+                "--device", "cuda", "--html", str(page),
             ],
             check=True, stdout=subprocess.PIPE, text=True, timeout=1700,
         ).stdout
         plots = page.read_text()
-    assert "### allreduce of f32 on fake, 2 ranks, 2 on a device (0 wrong elements)" in text, text
+    assert "### allreduce of f32 on cuda, 2 ranks, 2 on a device (0 wrong elements)" in text, text
     assert re.search(r"copies at [\d.]+ GB/s .*, to and from the host at [\d.]+ GB/s", text), text
     for name, moved in (("4M", "16.78"), ("resnet50", "408.9"), ("tiny1000", "4.096")):
         (row,) = re.findall(rf"^\| {name} \|(.*)\|$", text, re.MULTILINE)
         ours, path, *others = (cell.strip() for cell in row.split("|"))
         assert path == "staged" and others[2:5] == ["-", "-", moved], row
         assert all(float(cell.split()[0]) > 0 for cell in (ours, *others[:2], *others[4:])), row
-    assert "NCCL was not measured: rank 0: NCCL cannot reach such a device" in text, text
+    assert re.search("NCCL was not measured: rank 0: .*(GPU|NCCL)", text), text
     for series in ("guozhuang, on a device", "staging by hand"):
         assert f">{series}</" in plots, plots
 
@@ -617,6 +611,10 @@ def refusals(command):
         refused_once(command[-1:], line, text)
     for line, text in REFUSED_BY_RANKS.items():
         refused_once(command, line, text)
+    refused_once(
+        ["env", "GUOZHUANG_CUDA=off", *command], "allreduce --device cuda",
+        "--device cuda: .*GUOZHUANG_CUDA is off",
+    )
     help_text = subprocess.run(
         [*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=600
     ).stdout
@@ -707,7 +705,7 @@ def budget(command):
 {
     test.__name__: test
     for test in (
-        sweep, replay, advice, staged, fake, cuda, gloo, beside, watch, idle, refusals, algorithms,
+        sweep, replay, advice, staged, cuda, gloo, beside, watch, idle, refusals, algorithms,
         kernels, budget, report, device_report, peers_lines, peers_report,
     )
 }[sys.argv[1]](sys.argv[2:])
