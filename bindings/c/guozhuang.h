@@ -82,7 +82,7 @@ typedef int32_t GzReduceOp;  ///< guozhuang::ReduceOp
 enum { GZ_SUM = 0, GZ_AVERAGE = 1, GZ_MIN = 2, GZ_MAX = 3, GZ_PRODUCT = 4, GZ_ADASUM = 5 };
 
 typedef int32_t GzDeviceKind;  ///< guozhuang::DeviceKind
-enum { GZ_HOST = 0, GZ_FAKE = 1, GZ_CUDA = 2 };
+enum { GZ_HOST = 0, GZ_CUDA = 1 };
 
 typedef int32_t GzLogLevel;  ///< guozhuang::LogLevel
 enum { GZ_LOG_DEBUG = 0, GZ_LOG_INFO = 1, GZ_LOG_WARNING = 2, GZ_LOG_ERROR = 3, GZ_LOG_OFF = 4 };

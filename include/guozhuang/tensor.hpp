@@ -13,14 +13,13 @@
 
 namespace guozhuang {
 
-/// Where memory lives. `fake` is host memory that behaves like a device's: work on it is ordered by
-/// streams (see stream.hpp).
-enum class DeviceKind : std::uint8_t { host = 0, fake = 1, cuda = 2 };
+/// Where memory lives.
+enum class DeviceKind : std::uint8_t { host = 0, cuda = 1 };
 constexpr DeviceKind last_of(DeviceKind) noexcept {
     return DeviceKind::cuda;
 }
 
-/// "host", "fake", "cuda".
+/// "host", "cuda".
 GUOZHUANG_API std::string_view name_of(DeviceKind kind) noexcept;
 
 /// One memory that the process can use.

@@ -73,7 +73,7 @@ void try_devices(Session* session) {
         why_not = error.what();
     }
     if (const auto reason = first_reason(why_not, session); !reason.empty())
-        return world->note_path_of_world(DeviceKind::cuda, "unusable: " + reason);
+        return world->note_path_of_world("unusable: " + reason);
     allreduce(TensorView(owned.memory.data(), DType::f32, {1}, device), {.session = session});
 }
 
@@ -92,7 +92,7 @@ std::vector<InfoItem> info(Session* session) {
         {"topology", "job",
          fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s",
                      transport.topology().hosts(), transport.topology().hosts() == 1 ? "" : "s")}};
-    add_devices(items, config, runtime->world()->path_of_world(DeviceKind::cuda));
+    add_devices(items, config, runtime->world()->path_of_world());
     for (const auto& row : base::config_table())
         items.push_back({"configuration", std::string(row.name), row.print(config)});
     return items;

@@ -44,7 +44,7 @@ std::string_view name_of(Algorithm algorithm) noexcept {
 }
 
 std::string_view name_of(DeviceKind kind) noexcept {
-    static constexpr std::string_view names[] = {"host", "fake", "cuda"};
+    static constexpr std::string_view names[] = {"host", "cuda"};
     return pick(names, kind);
 }
 

@@ -11,8 +11,8 @@
 #include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
-/// The checks of arguments that all drivers make, so that the host fake refuses what a real device
-/// would. Header-only, because the CUDA plugin links nothing of the library but public symbols.
+/// The checks of arguments that all drivers make, so that the tests' fake refuses what CUDA would.
+/// Header-only, because the CUDA plugin links nothing of the library but public symbols.
 namespace guozhuang::device {
 
 inline void check_device(int device, int count) {

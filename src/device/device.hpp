@@ -30,7 +30,7 @@ public:
 
 /// Work that runs in order, beside the threads that enqueue it. Streams run independently of each
 /// other but for wait(). Nothing here blocks the caller. Thread-safe. Dropping a stream loses no
-/// work: what was enqueued still runs (the host fake waits for it, CUDA does not).
+/// work: what was enqueued still runs (CUDA does not wait for it, the tests' fake does).
 ///
 /// This is how a bundle runs without a thread that waits for it:
 ///
@@ -166,7 +166,7 @@ public:
 /// Counts a word up from a host thread, for streams that wait for it.
 inline void advance(Word& word, std::uint32_t by) noexcept {
     word.fetch_add(by, std::memory_order_acq_rel);
-    word.notify_all();  // streams of the host fake are threads
+    word.notify_all();  // a driver's streams may be threads
 }
 
 }  // namespace guozhuang::device

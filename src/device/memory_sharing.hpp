@@ -19,8 +19,8 @@ struct MemoryOffer {
     std::array<std::byte, 64> handle{};
 };
 
-/// How ranks reach each other's device memory, and words in memory of the host that they share. On
-/// the host fake only ranks of one process do. Thread-safe.
+/// How ranks reach each other's device memory, and words in memory of the host that they share.
+/// Thread-safe.
 class MemorySharing {
 public:
     virtual ~MemorySharing() = default;

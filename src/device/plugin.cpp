@@ -45,6 +45,8 @@ DriverOrReason load_cuda_plugin(const std::filesystem::path& path) {
     return {.driver = driver, .reason = driver ? "" : reason};
 }
 
+std::atomic<MakeDriver*> cuda_substitute{nullptr};
+
 bool built_with_cuda() noexcept {
     return GUOZHUANG_WITH_CUDA;
 }

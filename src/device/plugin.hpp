@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "device/device.hpp"
@@ -39,6 +41,11 @@ const DriverOrReason& cuda_driver();
 
 /// Tries the plugin at an absolute path. A plugin stays loaded.
 DriverOrReason load_cuda_plugin(const std::filesystem::path& path);
+
+/// For tests alone: unless null, it makes the driver of each session, and the plugin is not used.
+/// Read when a session first uses a CUDA tensor.
+using MakeDriver = std::shared_ptr<Driver>();
+GUOZHUANG_API extern std::atomic<MakeDriver*> cuda_substitute;
 
 /// Whether a plugin belongs to this build of the library.
 bool built_with_cuda() noexcept;

@@ -2,56 +2,52 @@
 
 #include <atomic>
 #include <guozhuang/error.hpp>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "base/config.hpp"
 #include "base/mutex.hpp"
 #include "device/device.hpp"
-#include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
 #include "engine/completions.hpp"
 
 namespace guozhuang {
 
-/// A kind of device that a rank uses.
+/// A driver, and the thread that sees when its work ends.
 struct DeviceAccess {
     std::shared_ptr<device::Driver> driver;
     std::shared_ptr<engine::Completions> completions;
 };
 
-/// The kinds of devices that a rank uses, shared by its process sets. Thread-safe.
+/// The devices of CUDA that a rank uses, shared by its process sets. Thread-safe.
 class Devices {
 public:
-    /// `kind` is not the plain host. Throws Error(unavailable) for what cannot be used. Before the
-    /// first call for CUDA the process calls nothing of CUDA.
-    DeviceAccess access(DeviceKind kind, const base::Config& config) {
+    /// Throws Error(unavailable) if CUDA cannot be used. Before the first call the process calls
+    /// nothing of CUDA.
+    DeviceAccess access(const base::Config& config) {
         const base::Lock lock(mutex_);
-        auto& access = accesses_[kind];
-        if (!access.driver) {
-            auto driver =
-                kind == DeviceKind::fake ? device::make_fake_driver() : cuda_driver(config.cuda);
+        if (!access_.driver) {
+            auto driver = cuda_driver(config.cuda);
             driver->limit_multiprocessors(config.device_sms);
-            access.completions = std::make_shared<engine::Completions>(driver);
-            if (kind == DeviceKind::cuda) cuda_in_use_ = driver.get();
-            access.driver = std::move(driver);
+            access_.completions = std::make_shared<engine::Completions>(driver);
+            in_use_ = driver.get();
+            access_.driver = std::move(driver);
         }
-        return access;
+        return access_;
     }
 
     /// Notes which path the world's tensors take, and why no better one; empty before the first.
-    void note_path(DeviceKind kind, const std::string& path) {
+    void note_path(const std::string& path) {
         const base::Lock lock(mutex_);
-        paths_[kind] = path;
+        path_ = path;
     }
-    std::string path(DeviceKind kind) {
+    std::string path() {
         const base::Lock lock(mutex_);
-        return paths_[kind];
+        return path_;
     }
 
-    /// CUDA's driver if this rank has had access to it; else null.
-    device::Driver* cuda_in_use() const noexcept { return cuda_in_use_; }
+    /// The driver if this rank has had access to it; else null.
+    device::Driver* in_use() const noexcept { return in_use_; }
 
 private:
     static std::shared_ptr<device::Driver> cuda_driver(bool wanted) {
@@ -61,15 +57,16 @@ private:
                             " (gz-info says more); copy them to host memory");
         };
         if (!wanted) refuse("GUOZHUANG_CUDA is off");
+        if (auto* const make = device::cuda_substitute.load()) return make();
         const auto& [driver, reason] = device::cuda_driver();
         if (!driver) refuse(reason);
         return {std::shared_ptr<void>(), driver};  // lives as long as the process
     }
 
-    std::atomic<device::Driver*> cuda_in_use_{nullptr};
+    std::atomic<device::Driver*> in_use_{nullptr};
     base::Mutex mutex_;
-    std::map<DeviceKind, DeviceAccess> accesses_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::map<DeviceKind, std::string> paths_ GUOZHUANG_GUARDED_BY(mutex_);
+    DeviceAccess access_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::string path_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang

@@ -94,22 +94,20 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(const wire::Group& gro
 /// Device tensors have a lane of their own: the HostMover thread sends at the same time as the
 /// driving thread.
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
-                                                                  Device device) {
+                                                                  int device) {
     const auto& config = resources_->config;
     auto group = group_with({id_.context, wire::Lane::device_data});
     group.pump = engine_.get();
     return std::make_shared<backends::DeviceBackend>(backends::DeviceBackend::Dependencies{
         .set = group_ranks_.name(),
-        .conditions = {.wanted = config.device_path,
-                       .reproducible = config.reproducible,
-                       .queues = device.kind == DeviceKind::cuda ? backends::cuda_queues() : 0},
+        .conditions = {.wanted = config.device_path, .reproducible = config.reproducible},
         .report =
-            [this, kind = device.kind](const std::string& path) {
-                if (id_.context == 0) resources_->devices.note_path(kind, path);
+            [this](const std::string& path) {
+                if (id_.context == 0) resources_->devices.note_path(path);
             },
         .maker = {
             .driver = access.driver,
-            .device = device.index,
+            .device = device,
             .group = group,
             .order = resources_->launch_order,
             .nccl = config.nccl,
@@ -126,7 +124,7 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
         throw Error(ErrorCode::unavailable,
                     "ranks that take turns (RankOptions::turns) have one thread each, and tensors "
                     "on a device need more");
-    const auto access = resources_->devices.access(device.kind, resources_->config);
+    const auto access = resources_->devices.access(resources_->config);
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(device.kind); used != devices_.end()) {
         if (used->second == device.index) return access.driver;
@@ -142,7 +140,7 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
         device.kind, std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
                          .driver = access.driver,
                          .device = device.index,
-                         .backend = stream_backend(access, device),
+                         .backend = stream_backend(access, device.index),
                          .completions = access.completions}));
     devices_.emplace(device.kind, device.index);
     return access.driver;
@@ -150,7 +148,7 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
 
 std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
     if (kind == DeviceKind::host) return nullptr;
-    return resources_->devices.access(kind, resources_->config).driver;
+    return resources_->devices.access(resources_->config).driver;
 }
 
 /// Nothing rings then, so the pauses are short.
@@ -163,8 +161,7 @@ void SetRuntime::wait_for(const device::Event& event) {
 
 std::string SetRuntime::device_mismatch(const TensorView& tensor) {
     using device::MemoryKind;
-    auto* const driver =
-        tensor.device.kind == DeviceKind::fake ? nullptr : resources_->devices.cuda_in_use();
+    auto* const driver = resources_->devices.in_use();
     if (driver == nullptr || tensor.count() == 0) return {};
     const bool is_host = tensor.device.kind == DeviceKind::host;
     const auto claimed = is_host ? std::string("host memory")
@@ -187,7 +184,7 @@ std::string SetRuntime::device_mismatch(const TensorView& tensor) {
 
 Device SetRuntime::own_device(DeviceKind kind) {
     if (kind == DeviceKind::host) return {};
-    const auto access = resources_->devices.access(kind, resources_->config);
+    const auto access = resources_->devices.access(resources_->config);
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(kind); used != devices_.end()) return {kind, used->second};
     const auto& topology = transport().topology();

@@ -73,10 +73,8 @@ public:
     /// if the device has failed.
     void wait_for(const device::Event& event);
     /// See Devices.
-    std::string path_of_world(DeviceKind kind) { return resources_->devices.path(kind); }
-    void note_path_of_world(DeviceKind kind, const std::string& path) {
-        resources_->devices.note_path(kind, path);
-    }
+    std::string path_of_world() { return resources_->devices.path(); }
+    void note_path_of_world(const std::string& path) { resources_->devices.note_path(path); }
     Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
     /// Explains what is wrong with a tensor's device: where its memory really is, as far as this
@@ -103,8 +101,7 @@ private:
     void provide(DeviceKind kind) override;
     wire::Group group_with(wire::Tag tag) const;
     std::unique_ptr<engine::Backend> host_backend(const wire::Group& group) const;
-    std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access,
-                                                          Device device);
+    std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access, int device);
 
     std::shared_ptr<RankResources> resources_;
     const SetId id_;

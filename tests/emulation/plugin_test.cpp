@@ -8,7 +8,6 @@
 #include <guozhuang/error.hpp>
 #include <unistd.h>
 
-#include "device/host/fake_driver.hpp"
 #include "device/owned_memory.hpp"
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
@@ -236,7 +235,6 @@ TEST_CASE("the plugin says which NCCL it has, or why it has none") {
     const auto folder = emulated_plugin().parent_path();
     const auto file = (folder / "libnccl.so.2").string();
     CHECK(nccl_with({"off"}) == "GUOZHUANG_NCCL is off");
-    CHECK(make_fake_driver()->nccl("auto").reason.starts_with("NCCL cannot reach such a device"));
     if (!GUOZHUANG_WITH_NCCL) {
         CHECK(nccl_with({"auto"}) == "built without NCCL");
         return;

@@ -41,7 +41,7 @@ TEST_CASE("sharing is not measured between hosts, in process sets, or on devices
                 report.expect(!in_a_set.possible && !in_a_set.pays(), "in a set");
                 report.expect(in_a_set.private_s > 0, "how long a step takes there");
             }
-            const auto on_a_device = measured({DeviceKind::fake, 0}, &session);
+            const auto on_a_device = measured({DeviceKind::cuda, 0}, &session);
             report.expect(!on_a_device.possible && on_a_device.private_s == 0, "on a device");
         }) == "");
 }
@@ -101,7 +101,7 @@ TEST_CASE("an arena outlives its session") {
 TEST_CASE("an arena on a device has zeros, and is reduced there") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               constexpr std::size_t count = 5000;
-              const Device device{DeviceKind::fake, 0};
+              const Device device{DeviceKind::cuda, 0};
               GradientArena arena(50'000, device, &session);
               report.expect(!arena.is_shared(), "it is not shared yet");
               TensorView views[2];
@@ -128,7 +128,7 @@ TEST_CASE("an arena on a device that is not there is an error") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               expect_error(report, ErrorCode::invalid_argument,
                            {"GradientArena: device 7 does not exist"}, [&] {
-                               GradientArena(100, {DeviceKind::fake, 7}, &session);
+                               GradientArena(100, {DeviceKind::cuda, 7}, &session);
                            });
           }) == "");
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/host/host_backend.hpp"
-#include "device/host/fake_driver.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/fakes/forwarding_driver.hpp"
 #include "support/fakes/inproc_ranks.hpp"
 #include "support/fakes/recorded_bundle.hpp"
@@ -43,7 +43,7 @@ struct Job {
 class CountingDriver final : public ForwardingDriver {
 public:
     CountingDriver(Job& job, bool refuses)
-        : ForwardingDriver(device::make_fake_driver()), job_(job), refuses_(refuses) {}
+        : ForwardingDriver(make_fake_driver()), job_(job), refuses_(refuses) {}
     std::span<std::byte> allocate(int device, std::size_t bytes) override {
         ++job_.allocated;
         return ForwardingDriver::allocate(device, bytes);
@@ -106,11 +106,11 @@ private:
                 .tag = {0, lane}};
     }
 
-    const protocol::Description on_fakes_{.device = DeviceKind::fake};
+    const protocol::Description on_fakes_{.device = DeviceKind::cuda};
     const std::shared_ptr<device::Driver> driver_;
     const std::shared_ptr<device::Stream> stream_ = driver_->make_stream(0);
     std::vector<float> numbers_ = std::vector<float>(100);
-    const TensorView tensor_{numbers_.data(), DType::f32, {100}, {DeviceKind::fake, 0}};
+    const TensorView tensor_{numbers_.data(), DType::f32, {100}, {DeviceKind::cuda, 0}};
     backends::HostBackend host_;
     backends::LaunchOrder order_;
     backends::DeviceBackend backend_;

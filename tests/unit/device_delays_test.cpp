@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "device/host/fake_driver.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/cases/random_operations.hpp"
 #include "support/fakes/aborted_paths.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -27,8 +27,8 @@ namespace {
 /// While it lives, all streams of the host fake call this before each piece of work.
 class BeforeWork {
 public:
-    explicit BeforeWork(device::BeforeWork* action) { device::before_work = action; }
-    ~BeforeWork() { device::before_work = nullptr; }
+    explicit BeforeWork(void (*action)()) { before_work = action; }
+    ~BeforeWork() { before_work = nullptr; }
     BeforeWork(const BeforeWork&) = delete;
     BeforeWork& operator=(const BeforeWork&) = delete;
 };

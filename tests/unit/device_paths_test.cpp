@@ -26,7 +26,7 @@ using base::DevicePath;
 
 namespace {
 
-constexpr Device fake{DeviceKind::fake, 0};
+constexpr Device fake{DeviceKind::cuda, 0};
 
 /// Ranks on these hosts, each with a device of its own, of which NCCL knows nothing.
 std::vector<RankDevice> on_hosts(const std::vector<int>& hosts) {
@@ -137,7 +137,7 @@ std::vector<std::string> path_taken(int ranks, int hosts, const RankCase& body) 
     const Environment level("GUOZHUANG_LOG_LEVEL", "info");
     const LogCapture log;
     CHECK(problems_among(ranks, body, {.hosts = hosts}) == "");
-    return log.with("the world: tensors on fake take the ");
+    return log.with("the world: tensors on cuda take the ");
 }
 
 /// The first rank ends the job while the last one's stream is held up.
@@ -230,7 +230,6 @@ TEST_CASE("streams of ranks that are threads and share a device need queues that
     CHECK(why_no_path(sharing(1, 1)) == "");
     CHECK(why_no_path(sharing(8, 32)) == "");
     CHECK(why_no_path(sharing(10, 32)) != "");
-    CHECK(why_no_path(sharing(8, 0)) == "");
     auto processes = sharing(8, 1), devices = sharing(8, 1);
     for (int rank = 0; rank < 8; ++rank) {
         processes[rank].process = static_cast<std::uint64_t>(rank);
@@ -338,15 +337,15 @@ TEST_CASE("the log says which path is taken, and why no better one") {
     const std::string not_nccl =
         "(not nccl: rank 0 of the set: NCCL cannot reach such a device (GUOZHUANG_NCCL=auto)";
     CHECK(path_taken(2, 1, every_operation) ==
-          std::vector{"the world: tensors on fake take the direct path " + not_nccl + ")"});
+          std::vector{"the world: tensors on cuda take the direct path " + not_nccl + ")"});
     const auto elsewhere = [&](int other) {
         const auto hosts = text_of(": ranks 0 and ", other, " of the set are on different hosts");
         return not_nccl + "; not direct" + hosts + "; not ring" + hosts;
     };
     CHECK(path_taken(4, 2, every_operation) ==
-          std::vector{"the world: tensors on fake take the staged path " + elsewhere(2) + ")"});
+          std::vector{"the world: tensors on cuda take the staged path " + elsewhere(2) + ")"});
     CHECK(path_taken(2, 2, every_operation) ==
-          std::vector{"the world: tensors on fake take the staged path " + elsewhere(1) + ")"});
+          std::vector{"the world: tensors on cuda take the staged path " + elsewhere(1) + ")"});
 }
 
 TEST_CASE("a path that is asked for and cannot be ends the job with the reason") {
@@ -358,6 +357,6 @@ TEST_CASE("a path that is asked for and cannot be ends the job with the reason")
     CHECK_THROWS_WITH(
         problems_among(2, job, {.hosts = 2}),
         Catch::Matchers::Contains(
-            "the world: no path for tensors on fake: GUOZHUANG_DEVICE_PATH is direct; "
+            "the world: no path for tensors on cuda: GUOZHUANG_DEVICE_PATH is direct; "
             "not direct: ranks 0 and 1 of the set are on different hosts"));
 }

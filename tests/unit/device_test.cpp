@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "device/find_nccl.hpp"
-#include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
@@ -217,7 +217,7 @@ TEST_CASE("copies and reductions of the fake run in stream order") {
 
 TEST_CASE("the null handle is a fake device's default stream, one and the same") {
     const auto driver = make_fake_driver(2);
-    const StreamRef zero{.device = {DeviceKind::fake, 0}}, one{.device = {DeviceKind::fake, 1}};
+    const StreamRef zero{.device = {DeviceKind::cuda, 0}}, one{.device = {DeviceKind::cuda, 1}};
     CHECK(driver->wrap(zero)->ref().native == driver->wrap(zero)->ref().native);
     CHECK(driver->wrap(zero)->ref().native != driver->wrap(one)->ref().native);
     CHECK(driver->wrap(one)->ref().device == one.device);
@@ -230,7 +230,7 @@ TEST_CASE("the fake refuses what a device would refuse") {
     CHECK(code_of([&] { driver->make_stream(1); }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->allocate(-1, 8); }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] {
-              driver->wrap({.device = {DeviceKind::cuda, 0}});
+              driver->wrap({.device = {DeviceKind::host, 0}});
           }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) ==
           ErrorCode::invalid_argument);
@@ -269,6 +269,7 @@ TEST_CASE("the fake refuses what a device would refuse") {
     CHECK(fill(0, 12, 8) == ErrorCode::invalid_argument);
     CHECK(fill(2, 8, 4) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->require_healthy(1); }) == ErrorCode::invalid_argument);
+    CHECK(driver->nccl("auto").reason.starts_with("NCCL cannot reach such a device"));
     CHECK(driver->allocate(0, 0).empty());
     CHECK(driver->allocate_pinned(0, 0).empty());
     drain(*stream);

@@ -9,9 +9,9 @@
 #include <new>
 #include <thread>
 
-#include "device/host/fake_driver.hpp"
 #include "engine/execution.hpp"
 #include "support/fakes/engine_rank.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/fakes/forwarding_driver.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -86,7 +86,7 @@ TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, wit
     const auto check = [&](const std::function<void()>& fail, const std::string& own,
                            const std::string& words) {
         FailingJob job(ranks, fail);
-        const auto streams = device::make_fake_driver();
+        const auto streams = make_fake_driver();
         for (std::size_t rank = 0; on_stream && rank < static_cast<std::size_t>(ranks); ++rank)
             job[rank].run_on_stream_of(streams);
         auto errors = job.errors();
@@ -129,7 +129,7 @@ TEST_CASE("a device that fails ends the job for all, and the text says what was 
     const std::shared_ptr<wire::Transport> other = hub.transport(0);
     EngineRank first(other, [&](const engine::Bundle&) { wait_for_ever(*other, 1); }),
         second(hub.transport(1), [](const engine::Bundle&) {});
-    second.run_on_stream_of(std::make_shared<FailedDriver>(device::make_fake_driver()));
+    second.run_on_stream_of(std::make_shared<FailedDriver>(make_fake_driver()));
     const auto there = first.submit("grad"), here = second.submit("grad");
     CHECK(error_of(here) == "unavailable 1 allreduce 'grad': the device has failed");
     CHECK(error_of(there) ==
@@ -290,7 +290,7 @@ std::shared_ptr<void> when_released(std::function<void()> act) {
 TEST_CASE("what an operation kept alive may call the library while it goes") {
     const bool on_stream = GENERATE(false, true);
     CAPTURE(on_stream);
-    const auto streams = device::make_fake_driver();
+    const auto streams = make_fake_driver();
     wire::InprocHub hub(1);
     EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
     if (on_stream) rank.run_on_stream_of(streams);
@@ -309,7 +309,7 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
 }
 
 TEST_CASE("what a failed bundle kept alive may wait for the device while it goes") {
-    const auto streams = device::make_fake_driver();
+    const auto streams = make_fake_driver();
     const auto completions = std::make_shared<engine::Completions>(streams);
     wire::InprocHub hub(1), other_hub(1);
     EngineRank other(other_hub.transport(0), [](const engine::Bundle&) {});
@@ -327,7 +327,7 @@ TEST_CASE("what a failed bundle kept alive may wait for the device while it goes
 }
 
 TEST_CASE("a backend is released again and again until its stream has ended") {
-    const auto streams = device::make_fake_driver();
+    const auto streams = make_fake_driver();
     wire::InprocHub hub(1);
     std::atomic<bool> running{false};
     std::atomic<int> releases{0};

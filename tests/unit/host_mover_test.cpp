@@ -6,7 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <thread>
 
-#include "device/host/fake_driver.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/fakes/recorded_bundle.hpp"
 #include "support/runner/catch.hpp"
 
@@ -37,7 +37,7 @@ struct Fixture {
             .bundle = bundle, .chunks = std::vector<HostMover::Chunk>(chunks), .backend = backend};
     }
 
-    std::shared_ptr<device::Driver> driver = device::make_fake_driver();
+    std::shared_ptr<device::Driver> driver = make_fake_driver();
     std::shared_ptr<device::Stream> stream = driver->make_stream(0);
     std::shared_ptr<RecordedBundle> bundle = std::make_shared<RecordedBundle>();
     std::atomic<int> moved{0};

@@ -5,9 +5,13 @@
 #include <vector>
 
 #include "base/config.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/runner/catch.hpp"
+#include "support/tensors/device_views.hpp"
 
 using namespace guozhuang;
+using namespace guozhuang::test;
 
 namespace {
 
@@ -55,4 +59,18 @@ TEST_CASE("info says why CUDA is unusable") {
         CHECK_FALSE(item.value.empty());
         CHECK((item.key != "cuda" || item.value.size() > std::string("unusable: ").size()));
     }
+}
+
+TEST_CASE("tensors on CUDA need CUDA, and its memory") {
+    const RealCuda real;
+    CHECK(problems_among(1, [](Session&, Report& report) {
+              std::vector<float> numbers(2);
+              const auto view = view_of(numbers, on_fake_device);
+              const bool has_gpu = device::cuda_driver().driver != nullptr;
+              const auto code = has_gpu ? ErrorCode::invalid_argument : ErrorCode::unavailable;
+              const std::string text = has_gpu ? "but is host memory" : "CUDA";
+              expect_error(report, code, {"allreduce", text}, [&] { allreduce(view); });
+              expect_error(report, code, {"send", text}, [&] { send(view, 0); });
+              if (!has_gpu) expect_error(report, code, {"zero", text}, [&] { zero(view); });
+          }) == "");
 }

@@ -153,7 +153,7 @@ TEST_CASE("a kind of device whose first use fails for lack of memory can be used
     int failures = 0;
     run_ranks(1, [&](Session& session) {
         float number = 7;
-        const TensorView tensor(&number, DType::f32, {1}, {DeviceKind::fake, 0});
+        const TensorView tensor(&number, DType::f32, {1}, {DeviceKind::cuda, 0});
         const auto handle = submit_in_the_end(
             [&] { return allreduce_async(tensor, {.name = "grad", .session = &session}); },
             failures);
@@ -166,7 +166,7 @@ TEST_CASE("a message that cannot be staged fails where it is submitted, and no o
     CHECK(problems_among(2, [](Session& session, Report& report) {
               float number = session.rank() == 0 ? 7.0f : 0.0f;
               const auto tensor = [&](std::int64_t count) {
-                  return TensorView(&number, DType::f32, {count}, {DeviceKind::fake, 0});
+                  return TensorView(&number, DType::f32, {count}, {DeviceKind::cuda, 0});
               };
               const std::string what =
                   ": rank 0 cannot stage its tensor, f32 [1125899906842624] of 4503599627370496 "

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "device/host/fake_driver.hpp"
 #include "engine/message_slot.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/fakes/forwarding_driver.hpp"
 #include "support/runner/catch.hpp"
 
@@ -13,7 +13,7 @@ namespace {
 
 class CountingStreams : public test::ForwardingDriver {
 public:
-    CountingStreams() : ForwardingDriver(device::make_fake_driver()) {}
+    CountingStreams() : ForwardingDriver(make_fake_driver()) {}
 
     std::shared_ptr<device::Stream> make_stream(int device) override {
         ++streams;
@@ -31,7 +31,7 @@ public:
 }  // namespace
 
 TEST_CASE("a size that comes again finds a slot, unless that is taken") {
-    const auto driver = device::make_fake_driver();
+    const auto driver = make_fake_driver();
     engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
     auto& first = slots.take(5000);
     CHECK(first.pinned.memory().size() == 8192);

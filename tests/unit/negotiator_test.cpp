@@ -337,7 +337,7 @@ TEST_CASE("only requests of one kind are fused, up to the threshold") {
         other.postscale = 2;
     }
     SECTION("not with another device kind") {
-        other.device = DeviceKind::fake;
+        other.device = DeviceKind::cuda;
     }
     SECTION("not with another root") {
         other.root = 1;

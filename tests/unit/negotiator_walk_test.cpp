@@ -39,7 +39,7 @@ Description variant(const std::string& name, std::size_t which) {
         case 2: description.tensors[0].dtype = DType::f64; break;
         case 3: description.op = ReduceOp::max; break;
         case 4: description.prescale = 0.5; break;
-        case 5: description.device = DeviceKind::fake; break;
+        case 5: description.device = DeviceKind::cuda; break;
         case 6: description.operation = OperationKind::broadcast; break;
         case 7:
             description = {.operation = OperationKind::broadcast,

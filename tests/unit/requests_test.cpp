@@ -234,13 +234,13 @@ TEST_CASE("tensors of a group that are on two devices are named, with the device
         const auto view = [&](std::size_t i, Device device) {
             return TensorView(&numbers[i], DType::f32, {1}, device);
         };
-        const Device fake{DeviceKind::fake, 0}, other{DeviceKind::fake, 1};
+        const Device fake{DeviceKind::cuda, 0}, other{DeviceKind::cuda, 1};
         CHECK_THROWS_WITH(
             Plan({{{"a", view(0, fake)}, {"b", view(1, fake)}, {"c", view(2, other)}}}),
-            Catch::Matchers::Contains("tensor 'a' is on fake 0, but 'c' on fake 1: "
+            Catch::Matchers::Contains("tensor 'a' is on cuda 0, but 'c' on cuda 1: "
                                       "they must be on one device"));
         CHECK_THROWS_WITH(
             grouped_allreduce(std::vector{view(0, fake), view(1, {})}),
-            Catch::Matchers::Contains("tensor [0] is on fake 0, but [1] on the host"));
+            Catch::Matchers::Contains("tensor [0] is on cuda 0, but [1] on the host"));
     });
 }

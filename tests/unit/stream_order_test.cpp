@@ -11,13 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "device/host/fake_driver.hpp"
-#include "device/plugin.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/cases/output_cases.hpp"
 #include "support/cases/process_set_cases.hpp"
 #include "support/fakes/aborted_paths.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -30,7 +29,7 @@ using namespace guozhuang::test;
 namespace {
 
 Tensor on_fake(Tensor tensor) {
-    tensor.device = {DeviceKind::fake, 0};
+    tensor.device = {DeviceKind::cuda, 0};
     return tensor;
 }
 
@@ -86,7 +85,7 @@ TEST_CASE(
               std::vector<float> numbers(1000, 0), seen;
               SlowStream stream;
               stream.launch([&] { numbers.assign(1000, 2); });
-              const TensorView tensor(numbers.data(), DType::f32, {1000}, {DeviceKind::fake, 0});
+              const TensorView tensor(numbers.data(), DType::f32, {1000}, {DeviceKind::cuda, 0});
               const auto handle =
                   allreduce_async(tensor, {.name = "enqueued", .stream = stream.ref()});
               handle.wait(stream.ref());
@@ -126,14 +125,14 @@ TEST_CASE("process sets that overlap are used crosswise") {
         const Environment environment("GUOZHUANG_DEVICE_PATH", path);
         for (const int ranks : {2, 3, 4})
             CHECK(problems_among(
-                      ranks, sets_in_different_orders(50, 300, Device{DeviceKind::fake, 0})) == "");
+                      ranks, sets_in_different_orders(50, 300, Device{DeviceKind::cuda, 0})) == "");
     }
 }
 
 TEST_CASE("results on a device go to memory of the caller's, also where some ranks give none") {
     for (const int ranks : rank_counts({1, 2, 3, 4}))
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
-                  const auto among = Among(session).on({DeviceKind::fake, 0});
+                  const auto among = Among(session).on({DeviceKind::cuda, 0});
                   std::vector<std::int64_t> rows;
                   for (int rank = 0; rank < session.size(); ++rank) rows.push_back(rank * 300);
                   const Splits splits(rows.size(), rows);
@@ -151,14 +150,14 @@ TEST_CASE("results on a device go to memory of the caller's, also where some ran
 TEST_CASE("an output on a device of other rows than come fails on its rank alone") {
     for (const int ranks : rank_counts({1, 2, 3, 4}))
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
-                  misfits(Among(session).on({DeviceKind::fake, 0}), report);
+                  misfits(Among(session).on({DeviceKind::cuda, 0}), report);
               }) == "");
 }
 
 TEST_CASE("waiting on a stream throws where an output of other rows is still to be filled") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               std::vector<float> numbers(10, 1), all(20);
-              const Device fake{DeviceKind::fake, 0};
+              const Device fake{DeviceKind::cuda, 0};
               SlowStream stream;
               const TensorView output(all.data(), DType::f32, {session.rank() == 0 ? 20 : 19},
                                       fake);
@@ -367,7 +366,7 @@ TEST_CASE("a session closes while device operations are on their way, whose hand
                   for (auto& tensor : numbers)
                       allreduce_async(TensorView(tensor.data(), DType::f32,
                                                  {static_cast<std::int64_t>(tensor.size())},
-                                                 {DeviceKind::fake, 0}),
+                                                 {DeviceKind::cuda, 0}),
                                       {.stream = stream.ref()});
                   stream.let_go();
                   session.close();
@@ -392,7 +391,7 @@ TEST_CASE("a job is aborted while device operations are on their way") {
             for (auto& tensor : numbers[rank]) {
                 tensor.assign(100'000, 1);
                 handles[rank] = allreduce_async(
-                    TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::fake, 0}),
+                    TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::cuda, 0}),
                     {.stream = stream.ref()});
             }
             if (rank == 0) throw std::runtime_error("mine");
@@ -425,7 +424,7 @@ TEST_CASE(
         if (!is_first) owner = {nullptr, [&](void*) { releaser = name_of_this_thread(); }};
         const auto handle =
             allreduce_async(TensorView(numbers[is_first ? 0 : 1].data(), DType::f32, {100'000},
-                                       {DeviceKind::fake, 0}),
+                                       {DeviceKind::cuda, 0}),
                             {.stream = stream.ref(), .keep_alive = std::move(owner)});
         handle.wait(stream.ref());
         ++enqueued;
@@ -446,19 +445,11 @@ TEST_CASE(
 TEST_CASE("tensors and streams that do not belong together are refused") {
     CHECK(problems_among(1, [](Session&, Report& report) {
               std::vector<float> numbers(2);
-              const TensorView fake(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0});
-              const bool has_gpu = device::cuda_driver().driver != nullptr;
-              const auto code = has_gpu ? ErrorCode::invalid_argument : ErrorCode::unavailable;
-              expect_error(report, code, {has_gpu ? "but is host memory" : "CUDA"}, [&] {
-                  allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0}));
-              });
+              const TensorView fake(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0});
               expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"},
-                           [&] {
-                               allreduce(fake, {.stream = StreamRef{.device = {DeviceKind::cuda, 0},
-                                                                    .native = nullptr}});
-                           });
+                           [&] { allreduce(fake, {.stream = StreamRef{}}); });
               expect_error(report, ErrorCode::invalid_argument, {}, [&] {
-                  allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7}));
+                  allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 7}));
               });
               auto* const between = reinterpret_cast<std::byte*>(numbers.data()) + 1;
               const auto unaligned = [&](std::int64_t count) {
@@ -469,17 +460,14 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
                            [&] { allreduce(unaligned(1)); });
               allreduce(unaligned(0));
               expect_error(report, ErrorCode::invalid_argument,
-                           {"tensor [0] is on fake 0, but [1] on the host"}, [&] {
+                           {"tensor [0] is on cuda 0, but [1] on the host"}, [&] {
                                grouped_allreduce(std::vector<TensorView>{fake, numbers});
                            });
               expect_error(report, ErrorCode::invalid_argument,
-                           {"send", "not a stream of the host fake"}, [&] {
-                               send(fake, 0,
-                                    {.stream = StreamRef{.device = {DeviceKind::cuda, 0},
-                                                         .native = nullptr}});
-                           });
+                           {"send", "not a stream of the host fake"},
+                           [&] { send(fake, 0, {.stream = StreamRef{}}); });
               expect_error(report, ErrorCode::invalid_argument, {"recv", "7"}, [&] {
-                  recv(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7}), 0);
+                  recv(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 7}), 0);
               });
               allreduce(fake);
           }) == "");
@@ -488,7 +476,7 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
 TEST_CASE("ranks that take turns refuse tensors on a device") {
     const auto body = [](Session&) {
         std::vector<float> numbers(2);
-        allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0}));
+        allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0}));
     };
     CHECK_THROWS_WITH(run_ranks(1, body, {.turns = 1}), Catch::Matchers::Contains("take turns"));
     const auto message = [](Session&) {

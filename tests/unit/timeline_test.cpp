@@ -381,7 +381,7 @@ TEST_CASE("a stream has a row, with the time from when it begins a bundle until 
               allreduce(on_fake(values[0]));  // nor after
               const auto problems =
                   problems_of_stream_slices(text_of(traces, "/rank", session.rank(), ".json"),
-                                            {"stream of fake 0", {16, 4'000'000, 32}, from, to});
+                                            {"stream of cuda 0", {16, 4'000'000, 32}, from, to});
               report.expect(problems.empty(), problems);
           }) == "");
 }

@@ -276,7 +276,7 @@ TEST_CASE("parameters are made of whatever a trainer keeps them in") {
     CHECK(parameters[0].gradient.data == layers[0].gradient.data());
     CHECK(parameters[0].gradient.dtype == DType::f64);
     CHECK(parameters_of(parameters)[0].value.data == numbers.data());
-    const Device device{DeviceKind::fake, 1};
+    const Device device{DeviceKind::cuda, 1};
     const auto there = parameters_of(parameters_of(layers, device));
     CHECK(there[1].value.device == device);
     CHECK(there[0].gradient.device == device);
@@ -376,7 +376,7 @@ TEST_CASE("gradients of several devices and dtypes are reduced, each kind in bun
               std::vector<Parameter> parameters;
               for (std::size_t i = 0; i < gradients.size(); ++i) {
                   TensorView gradient(gradients[i]);
-                  if (i % 2 == 1) gradient.device = {DeviceKind::fake, 0};
+                  if (i % 2 == 1) gradient.device = {DeviceKind::cuda, 0};
                   parameters.push_back({text_of("p", i), values, gradient});
               }
               GradientReducer(parameters).finish_pass();

@@ -4,8 +4,8 @@
 #include <future>
 #include <optional>
 
-#include "device/host/fake_driver.hpp"
 #include "support/fakes/engine_rank.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace std::chrono_literals;
@@ -27,7 +27,7 @@ TEST_CASE("a registration that ends while its tensors are on their way") {
 
 TEST_CASE("gradients on a device whose optimizer is gone") {
     const auto body = [](Session& session, Report& report) {
-        exception_in_backward(session, report, 50'000, DeviceKind::fake);
+        exception_in_backward(session, report, 50'000, DeviceKind::cuda);
     };
     for (const int ranks : {2, 3}) CHECK(problems_among(ranks, body) == "");
 }
@@ -66,7 +66,7 @@ TEST_CASE("an operation whose data moves is waited for") {
         started.set_value();
         gate.get_future().wait();
     });
-    if (on_a_stream) rank.run_on_stream_of(device::make_fake_driver());
+    if (on_a_stream) rank.run_on_stream_of(make_fake_driver());
     const auto handle = rank.submit("moving");
     started.get_future().wait();
     auto released = std::async(std::launch::async, [&] {

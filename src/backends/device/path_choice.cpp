@@ -77,7 +77,7 @@ std::string why_no_path(std::span<const RankDevice> ranks) {
                    other.device == rank.device;
         });
         const auto needed = 3 * sharing + 4;
-        if (sharing > 1 && rank.queues != 0 && rank.queues < needed)
+        if (sharing > 1 && rank.queues < needed)
             return fmt::format(
                 "{} ranks of one process share a device, and their streams need {} of its queues, "
                 "of which CUDA_DEVICE_MAX_CONNECTIONS allows {}: {}let ranks be processes",

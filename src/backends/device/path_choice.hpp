@@ -17,7 +17,7 @@ struct RankDevice {
     std::int32_t host = 0;
     std::uint64_t process = 0;
     device::DeviceId device{};
-    std::int32_t queues = 0;  ///< in which the device takes the work of a process; 0: any number
+    std::int32_t queues = 0;  ///< in which the device takes the work of a process
     bool has_nccl = false;
     std::array<char, 255> nccl{};  ///< its version, or why there is none; ends with a 0
 
@@ -44,7 +44,6 @@ struct PathChoice {
 struct PathConditions {
     base::DevicePath wanted = base::DevicePath::automatic;  ///< else the only one to try
     bool reproducible = false;
-    int queues = 0;  ///< of this rank's process on its device; 0: any number
 };
 
 /// In how many queues a GPU takes the work of this process, whatever streams that is on.

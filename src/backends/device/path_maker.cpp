@@ -45,7 +45,7 @@ RankDevice PathMaker::own_device(const PathConditions& conditions) {
     RankDevice own{.host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
                    .process = device::own_process(),
                    .device = deps_.driver->sharing().id_of(deps_.device),
-                   .queues = conditions.queues};
+                   .queues = cuda_queues()};
     if (!may_be_nccl(conditions)) return own;  // so it is not loaded
     try {
         const auto [nccl, reason] = device::find_nccl(*deps_.driver, deps_.nccl);

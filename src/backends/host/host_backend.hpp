@@ -14,8 +14,7 @@
 
 namespace guozhuang::backends {
 
-/// Collectives on memory that this processor can reach: host tensors and those of the host fake.
-/// See engine::Backend.
+/// Collectives on memory that this processor can reach. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
     using Policy = selection::Policy;

@@ -114,13 +114,13 @@ void test_handles(void) {
     gz_handle_free(handle);
 }
 
-/// On the host's fake of a device, whose work is ordered by streams.
+/// On the fake device, whose work is ordered by streams.
 void test_streams(void) {
     float value = 1;
     int done = -1;
     GzHandle* handle = NULL;
-    const GzStream stream = {{GZ_FAKE, 0}, NULL};
-    const GzTensor tensor = {&value, NULL, NULL, GZ_F32, 0, {GZ_FAKE, 0}};
+    const GzStream stream = {{GZ_CUDA, 0}, NULL};
+    const GzTensor tensor = {&value, NULL, NULL, GZ_F32, 0, {GZ_CUDA, 0}};
     GzOptions options = GZ_OPTIONS_INIT;
     options.name = "on a stream";
     options.stream = &stream;

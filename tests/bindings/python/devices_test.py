@@ -1,5 +1,5 @@
-"""Tensors on a device. There is no GPU: those of the host stand for tensors of the host fake, whose
-streams run by themselves."""
+"""Tensors on a device. There is no GPU: those of the host stand for tensors of the fake device,
+whose streams run by themselves."""
 import ctypes
 from unittest import mock
 
@@ -10,10 +10,12 @@ import guozhuang.torch as hvd
 from guozhuang import _c
 from guozhuang.torch import tensors
 
+ctypes.CDLL("libguozhuang_fake_device.so")  # replaces CUDA
+
 
 class Devices(ranks.RanksTest):
     def setUp(self):
-        fake = _c.Device(_c.FAKE, 0)
+        fake = _c.Device(_c.CUDA, 0)
         for name, function in (("_device_of", lambda tensor: fake),
                                ("stream", lambda tensor: _c.Stream(fake, None))):
             patch = mock.patch.object(tensors, name, function)
@@ -56,7 +58,7 @@ class Devices(ranks.RanksTest):
 
     def test_stream_that_is_current(self):
         """At every mark and wait, whatever was current when the reducer was made."""
-        fake, current, followed, calls = _c.Device(_c.FAKE, 0), None, None, set()
+        fake, current, followed, calls = _c.Device(_c.CUDA, 0), None, None, set()
         torch.manual_seed(5)
         model = torch.nn.Linear(2, 3)  # which stays as it is: the host does not wait for averages
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0),

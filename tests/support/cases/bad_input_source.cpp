@@ -59,8 +59,7 @@ std::pair<std::string, std::string> aspect_of(const Input& input, Wrong wrong, s
         case Wrong::root: return {"roots", text_of(input.root)};
         case Wrong::prescale: return {"prescales", text_of(input.how.prescale)};
         case Wrong::postscale: return {"postscales", text_of(input.how.postscale)};
-        case Wrong::device:
-            return {"device kinds", input.device == DeviceKind::host ? "host" : "fake"};
+        case Wrong::device: return {"device kinds", std::string(name_of(input.device))};
         case Wrong::tensors: return {"numbers of tensors", text_of(input.tensors.size())};
         default:
             return {"kinds of request",

@@ -193,7 +193,7 @@ private:
             case Wrong::root: input.root = draw_root(); break;
             case Wrong::prescale: input.how.prescale = draw_scale(); break;
             case Wrong::postscale: input.how.postscale = draw_scale(); break;
-            case Wrong::device: input.device = DeviceKind::fake; break;
+            case Wrong::device: input.device = DeviceKind::cuda; break;
             case Wrong::tensors: input.tensors.resize(1 + below(5), input.tensors.front()); break;
             case Wrong::group: input.kind = Input::Kind::group; break;
             case Wrong::order:

@@ -239,7 +239,7 @@ void steps_that_are_not_ended(Session& session, Report& report) {
 void gradients_that_were_not_marked(Session& session, Report& report) {
     std::vector<float> value(2), host(2, 5), device(2, 6);
     TensorView on_device(device);
-    on_device.device = {DeviceKind::fake, 0};
+    on_device.device = {DeviceKind::cuda, 0};
     GradientReducer reducer(
         {{"marked", value, value}, {"device", value, on_device}, {"host", value, host}},
         {.session = &session});

@@ -113,7 +113,7 @@ void uneven_steps(Session& session, Report& report) {
 
 void uneven_steps_on_a_device(Session& session, Report& report) {
     const auto usual = usual_device();
-    const auto device = usual.kind == DeviceKind::host ? Device{DeviceKind::fake, 0} : usual;
+    const auto device = usual.kind == DeviceKind::host ? Device{DeviceKind::cuda, 0} : usual;
     for (int step = 1; step <= session.rank(); ++step)
         reduce_without_some(session, report, text_of("device step ", step),
                             active_in(step, session.size()), device);

@@ -23,10 +23,11 @@ std::string label_of(const std::string& operation, DType dtype, ReduceOp op, con
     return label + "]";
 }
 
-/// The stream that produces the tensors; none unless they are on a CUDA device.
+/// The stream that produces the tensors; none unless they are in memory of a device.
 std::optional<StreamRef> stream_of(const Among& among) {
-    if (among.device().kind != DeviceKind::cuda) return std::nullopt;
-    return device_memory()->stream();
+    auto* const memory = memory_of(among.device());
+    if (memory == nullptr) return std::nullopt;
+    return memory->stream();
 }
 
 AllreduceOptions options_of(const Among& among, const std::string& name, const Reduction& how) {
@@ -128,8 +129,8 @@ std::vector<std::byte> elements_of(const Result& result) {
     auto copy = result;
     const auto view = copy.view();
     std::vector<std::byte> elements(view.bytes());
-    if (result.device.kind == DeviceKind::cuda)
-        device_memory()->get(elements, view.data);
+    if (auto* const memory = memory_of(result.device))
+        memory->get(elements, view.data);
     else if (!elements.empty())
         std::memcpy(elements.data(), view.data, elements.size());
     return elements;

@@ -33,8 +33,8 @@ void outputs_unlike_their_tensor(Session& session, Report& report) {
     };
     refused({out, out}, "2 outputs were given, but it needs 1, one for each tensor");
     refused({{doubles, {2, 3}}}, "output: it is of f64, but the tensor of f32");
-    refused({TensorView(out.data(), DType::f32, {4, 3}, {DeviceKind::fake, 0})},
-            "output: it is on fake 0, but the tensor on the host");
+    refused({TensorView(out.data(), DType::f32, {4, 3}, {DeviceKind::cuda, 0})},
+            "output: it is on cuda 0, but the tensor on the host");
     refused({{out, {3, 4}}}, "output: shape [3, 4] differs from the tensor's, [2, 3], in more");
     refused({out}, "output: shape [12] differs from the tensor's, [2, 3], in more than dim 0");
     refused({out[0]}, "output: shape [] differs from the tensor's, [2, 3], in more than dim 0");

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "device/host/fake_driver.hpp"
 #include "engine/engine.hpp"
+#include "support/fakes/fake_driver.hpp"
 #include "wire/group/control_channel.hpp"
 #include "wire/group/mail_channel.hpp"
 #include "wire/inproc/inproc_transport.hpp"
@@ -34,9 +34,8 @@ public:
                           std::function<void()> on_release)
         : script_(std::move(script)), on_release_(std::move(on_release)) {}
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override {
-        device::launch(stream, [bundle, script = script_] {
-            bundle->attempt([&] { script(bundle->bundle()); });
-        });
+        launch(stream,
+               [bundle, script = script_] { bundle->attempt([&] { script(bundle->bundle()); }); });
     }
     void release() noexcept override {
         if (on_release_) on_release_();

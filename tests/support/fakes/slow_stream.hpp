@@ -6,14 +6,14 @@
 #include <memory>
 #include <utility>
 
-#include "device/host/fake_driver.hpp"
+#include "support/fakes/fake_driver.hpp"
 
 namespace guozhuang::test {
 
 /// A user's stream that stands still until it is let go: a device that is busy with earlier work.
 class SlowStream {
 public:
-    SlowStream() : driver_(device::make_fake_driver()), stream_(driver_->make_stream(0)) {
+    SlowStream() : driver_(make_fake_driver()), stream_(driver_->make_stream(0)) {
         launch([gate = gate_.get_future().share()] { gate.wait(); });
     }
     ~SlowStream() { let_go(); }
@@ -23,7 +23,7 @@ public:
     void let_go() {
         if (!std::exchange(free_, true)) gate_.set_value();
     }
-    void launch(std::function<void()> work) { device::launch(*stream_, std::move(work)); }
+    void launch(std::function<void()> work) { test::launch(*stream_, std::move(work)); }
     StreamRef ref() const { return stream_->ref(); }
     /// Until all that was enqueued is done.
     void finish() {

@@ -30,6 +30,11 @@ inline DeviceMemory*& device_memory() {
     return memory;
 }
 
+/// Where a tensor on that device is; null for memory of the host, which the fake device has, too.
+inline DeviceMemory* memory_of(Device device) {
+    return device.kind == DeviceKind::host ? nullptr : device_memory();
+}
+
 /// The device of tensors for which a case names none.
 inline Device usual_device() {
     return device_memory() != nullptr ? device_memory()->stream().device : Device{};

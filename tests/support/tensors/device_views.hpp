@@ -6,7 +6,7 @@
 
 namespace guozhuang::test {
 
-inline constexpr Device on_host{}, on_fake_device{DeviceKind::fake, 0};
+inline constexpr Device on_host{}, on_fake_device{DeviceKind::cuda, 0};
 
 /// The numbers, as memory of a device.
 inline TensorView view_of(std::vector<float>& numbers, Device device = {}) {

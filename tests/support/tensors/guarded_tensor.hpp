@@ -17,7 +17,7 @@ class GuardedTensor {
 public:
     GuardedTensor(DType dtype, Shape shape, Device device)
         : bytes_(2 * guard_bytes + count_of(shape) * size_of(dtype), untouched),
-          on_device_(device.kind == DeviceKind::cuda ? device_memory()->put(bytes_) : nullptr),
+          on_device_(memory_of(device) != nullptr ? device_memory()->put(bytes_) : nullptr),
           view_(
               static_cast<std::byte*>(on_device_ ? on_device_.get() : bytes_.data()) + guard_bytes,
               dtype, std::move(shape), device) {}

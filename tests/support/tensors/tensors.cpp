@@ -5,8 +5,9 @@
 namespace guozhuang::test {
 
 TensorView Tensor::view() {
-    if (device.kind != DeviceKind::cuda) return {bytes.data(), dtype, shape, device};
-    on_device = device_memory()->put(bytes);
+    auto* const memory = memory_of(device);
+    if (memory == nullptr) return {bytes.data(), dtype, shape, device};
+    on_device = memory->put(bytes);
     return {on_device.get(), dtype, shape, device};
 }
 

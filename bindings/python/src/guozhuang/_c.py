@@ -11,7 +11,7 @@ LIBRARY = "libguozhuang_c.so.0"
 
 U8, I8, I16, I32, I64, BOOLEAN, F16, BF16, F32, F64, U16, U32, U64 = range(1, 14)
 SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM = range(6)
-HOST, FAKE, CUDA = range(3)
+HOST, CUDA = range(2)
 
 
 class Device(Structure):

@@ -1,9 +1,10 @@
-#include "device/host/fake_driver.hpp"
+#include "support/fakes/fake_driver.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <guozhuang/error.hpp>
@@ -19,8 +20,10 @@
 #include "device/host/host_reduce.hpp"
 #include "device/host/sum_of_squares.hpp"
 
-namespace guozhuang::device {
+namespace guozhuang::test {
 namespace {
+
+using namespace device;
 
 constexpr std::align_val_t alignment{256};
 /// Initial contents of memory: NaNs in every floating dtype.
@@ -70,7 +73,7 @@ public:
     }
 
     StreamRef ref() const noexcept override {
-        return {.device = {DeviceKind::fake, device_}, .native = const_cast<FakeStream*>(this)};
+        return {.device = {DeviceKind::cuda, device_}, .native = const_cast<FakeStream*>(this)};
     }
 
 private:
@@ -241,7 +244,7 @@ public:
     }
 
     std::shared_ptr<Stream> wrap(StreamRef stream) override {
-        if (stream.device.kind != DeviceKind::fake)
+        if (stream.device.kind != DeviceKind::cuda)
             throw Error(ErrorCode::invalid_argument, "not a stream of the host fake, but of " +
                                                          std::string(name_of(stream.device.kind)));
         check_device(stream.device.index, device_count());
@@ -266,9 +269,17 @@ private:
     std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
+/// Ranks that are threads need many of the queues that CUDA allows a process; this allows the most.
+bool replace_cuda() {
+    cuda_substitute = [] { return make_fake_driver(); };
+    return ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
+}
+
+[[maybe_unused]] const bool replaced = replace_cuda();
+
 }  // namespace
 
-std::atomic<BeforeWork*> before_work{nullptr};
+std::atomic<void (*)()> before_work{nullptr};
 
 void launch(Stream& stream, std::function<void()> work) {
     ours(stream).launch(std::move(work));
@@ -278,4 +289,4 @@ std::shared_ptr<Driver> make_fake_driver(int devices) {
     return std::make_shared<FakeDriver>(devices);
 }
 
-}  // namespace guozhuang::device
+}  // namespace guozhuang::test
