@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <guozhuang/elements.hpp>
 #include <guozhuang/info.hpp>
+#include <guozhuang/operations.hpp>
 #include <guozhuang/version.hpp>
 #include <string>
 #include <vector>
