@@ -54,10 +54,12 @@ def replay(arguments):
     buffers, and by an operation for each gradient."""
     shapes = json.loads((SETS / f"{arguments.set}.json").read_text())
     values = [torch.ones(shape) for shape in shapes.values()]
-    layouts = [(each.shape, each.stride(), each.dtype, each.device) for each in values]
-    buffers = make_buffers(layouts, Arena(hvd.global_process_set))
+    layouts = [(each.shape, each.stride(), each.dtype, each.device)
+               for each in (torch.ones(len(values)), *values)]
+    uses, *buffers = make_buffers(layouts, Arena(hvd.global_process_set))
     parameters = [*zip(shapes, values, buffers)]
-    reducer = Reducer("gz-perf", parameters, hvd.Average, 1.0, None, hvd.global_process_set)
+    reducer = Reducer(parameters, uses, [-1] * len(parameters), hvd.global_process_set,
+                      name=b"gz-perf", op=hvd.Average)
 
     def by_reducer():
         for index in reversed(range(len(parameters))):

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <guozhuang/elements.hpp>
 #include <limits>
 #include <map>
 #include <tuple>

@@ -242,7 +242,7 @@ class Gradients:
     def finish(self, loss=None):
         """To be called after the step, by which ranks are known that do not step. Returns its
         loss."""
-        if self._reducer is not None:
+        if self.is_synchronized:
             self._reducer.finish()
         return loss
 
@@ -305,7 +305,7 @@ class Gradients:
         for gradient in reversed(self._trained):
             if not self._reducer.is_used(gradient.index):
                 self._send(gradient, gradient.contribution, self._uses_it(gradient))
-        self._reducer.close()
+        self._call(self._reducer.close)
 
     def _uses_it(self, gradient):
         """What no rank uses keeps its `grad`. An optimizer uses all that requires a gradient, as
@@ -323,16 +323,20 @@ class Gradients:
             self.finish()
 
     def _wait(self):
-        """For all, also if one has failed. All ranks know that then."""
+        self._call(self._reducer.synchronize,
+                   *(gradient.sparse for gradient in self._trained if gradient.sparse))
+
+    def _call(self, *functions):
+        """All of them, also if one has failed. All ranks know that then."""
         failures = []
-        for wait in [self._reducer.synchronize,
-                     *(gradient.sparse for gradient in self._trained if gradient.sparse)]:
+        for function in functions:
             try:
-                wait()
+                function()
             except Error as failure:
                 failures.append(failure)
         if failures:
             self._forget()
+            self._start_batch()
             raise failures[0]
 
     def _refuse_changes(self):
@@ -361,8 +365,7 @@ class Gradients:
             with contextlib.suppress(Error):  # it has failed on all ranks
                 self._wait()
         self._start_batch()
-        if self._reducer is not None:
-            self._reducer.discard(str(reason))
+        self.leave_out()
 
     def _discard_on_all(self, reason):
         self._ask()
@@ -415,19 +418,13 @@ class Gradients:
 
     def _agree(self):
         """Can be called again after Ctrl-C."""
-        if self._answers is None:
-            return
-        try:
-            sparse, self._last_number = agree(self._answers)
-            self._joins = self._process_set.joins
-            self._make_reducer(sparse)
-        except Error:
-            self._forget()
-            self._start_batch()
-            raise
-        self._answers = None
+        if self._answers is not None:
+            self._call(self._make_reducer)
+            self._answers = None
 
-    def _make_reducer(self, sparse):
+    def _make_reducer(self):
+        sparse, self._last_number = agree(self._answers)
+        self._joins = self._process_set.joins
         for index, gradient in enumerate(self._trained):
             gradient.index, gradient.is_trained = index, True
             gradient.is_sparse = gradient.name in sparse

@@ -46,10 +46,9 @@ class Reducer:
         options = _c.ReducerOptions(
             process_set=pointer_of(process_set), uses=uses.data_ptr(),
             groups=_c.array_of(ctypes.c_int32, groups), **options)
-        # A buffer on each device with streams, and the one that is current there.
+        # A buffer on each device with streams.
         self._devices = {each.device: each for each in buffers
                          if tensors.stream(each) is not None}
-        self._streams = {}
         self._in_use = InUse((values, buffers, uses))
         self._pointer = self._in_use.pointer
         _c.lib.gz_reducer_create(described, len(parameters), ctypes.byref(options),
@@ -57,11 +56,8 @@ class Reducer:
 
     def _follow_stream(self):
         """What is enqueued next is on the stream that is current now."""
-        for device, buffer in self._devices.items():
-            stream = tensors.stream(buffer)
-            if self._streams.get(device, "none yet") != stream.native:
-                _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(stream))
-                self._streams[device] = stream.native
+        for buffer in self._devices.values():
+            _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(tensors.stream(buffer)))
 
     def mark(self, index):
         self._follow_stream()
@@ -96,9 +92,8 @@ class Reducer:
 
     def finish(self):
         """Says that the optimizer has stepped with what was reduced."""
-        if self.is_synchronised:
-            self._follow_stream()
-            _c.lib.gz_reducer_finish_pass(self._pointer, None, None, None)
+        self._follow_stream()
+        _c.lib.gz_reducer_finish_pass(self._pointer, None, None, None)
 
     def discard(self, reason):
         interruptibly(self._discard, reason.encode(errors="backslashreplace"))

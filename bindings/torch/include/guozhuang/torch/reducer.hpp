@@ -22,9 +22,9 @@ namespace guozhuang::torch {
 /// A parameter that no rank has used keeps the gradient that it had, or none, as in a single
 /// process; one that only other ranks have used counts as zero. One thread at a time.
 ///
-/// close(), synchronize() and finish_pass() also throw Error(invalid_argument), which ends the batch
-/// on all ranks, if other parameters require a gradient than at first, or if gradients were not
-/// cleared that cannot be reduced twice. synchronize_for() has no limit for the rows of sparse
+/// close(), synchronize() and finish_pass() also throw Error(invalid_argument), which ends the
+/// batch on all ranks, if other parameters require a gradient than at first, or if gradients were
+/// not cleared that cannot be reduced twice. synchronize_for() has no limit for the rows of sparse
 /// gradients.
 class Reducer {
 public:
