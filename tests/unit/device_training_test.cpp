@@ -91,25 +91,29 @@ void train(Session& session, Model& model, DistributedOptimizer<Model>& optimize
 TEST_CASE(
     "steps return while their stream stands still, and give the bits of training on the host") {
     for (const int ranks : {1, 2, 3})
-        CHECK(problems_among(ranks, [](Session& session, Report& report) {
-                  constexpr int steps = 50;
-                  Model plain(on_host, nullptr);
-                  DistributedOptimizer expected(plain, plain.parameters(),
-                                                options_on(session, "host", {}));
-                  train(session, plain, expected, steps);
-                  SlowStream stream;
-                  Model model(on_fake_device, &stream);
-                  DistributedOptimizer optimizer(model, model.parameters(),
-                                                 options_on(session, "device", stream.ref()));
-                  train(session, model, optimizer, steps);
-                  report.expect(model.values[0] == std::vector<float>(5, 1),
-                                "all steps return before the stream has begun");
-                  stream.let_go();
-                  stream.finish();
-                  for (std::size_t i = 0; i < Model::count; ++i)
-                      report.expect(model.values[i] == plain.values[i],
-                                    text_of("the bits of p", i));
-              }) == "");
+        CHECK(
+            problems_among(ranks, [](Session& session, Report& report) {
+                constexpr int steps = 50;
+                std::vector<float> uses(Model::count);  // which the ranks tell on the host
+                Model plain(on_host, nullptr);
+                DistributedOptimizer expected(plain, plain.parameters(),
+                                              options_on(session, "host", {}));
+                train(session, plain, expected, steps);
+                const bool tells_uses = session.size() != 2;
+                SlowStream stream;
+                Model model(on_fake_device, &stream);
+                auto options = options_on(session, "device", stream.ref());
+                if (tells_uses) options.uses = uses;
+                DistributedOptimizer optimizer(model, model.parameters(), options);
+                train(session, model, optimizer, steps);
+                report.expect(uses == std::vector<float>(Model::count, tells_uses ? 1 : 0), "uses");
+                report.expect(model.values[0] == std::vector<float>(5, 1),
+                              "all steps return before the stream has begun");
+                stream.let_go();
+                stream.finish();
+                for (std::size_t i = 0; i < Model::count; ++i)
+                    report.expect(model.values[i] == plain.values[i], text_of("the bits of p", i));
+            }) == "");
 }
 
 TEST_CASE("a bundle waits for every stream on which its gradients were marked") {
