@@ -40,13 +40,6 @@ void check(const OptimizerOptions& options, std::size_t parameters) {
                          name_of(options.op)));
 }
 
-void check(const Parameter& parameter, const OptimizerOptions& options) {
-    if (parameter.has_gradient() && parameter.value.shape != parameter.gradient.shape)
-        refuse(options.name,
-               fmt::format("value and gradient of {} differ in shape", base::quote(parameter.name)),
-               parameter.name);
-}
-
 }  // namespace
 
 Bundles::Bundles(const std::vector<Parameter>& parameters, const OptimizerOptions& options) {
@@ -54,11 +47,14 @@ Bundles::Bundles(const std::vector<Parameter>& parameters, const OptimizerOption
     if (parameters.empty() && !tracks_uses) refuse(options.name, "there are no parameters");
     check(options, parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const auto& name = parameters[i].name;
+        const auto& [name, value, gradient] = parameters[i];
         if (name.empty()) refuse(options.name, fmt::format("parameter {} has no name", i));
         if (!index.emplace(name, i).second)
             refuse(options.name, "two parameters are called " + base::quote(name), name);
-        check(parameters[i], options);
+        if (parameters[i].has_gradient() && value.shape != gradient.shape)
+            refuse(options.name,
+                   fmt::format("value and gradient of {} differ in shape", base::quote(name)),
+                   name);
     }
     if (std::ranges::none_of(parameters, &Parameter::has_gradient) && !tracks_uses)
         refuse(options.name, "no parameter has a gradient");

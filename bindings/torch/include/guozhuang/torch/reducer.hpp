@@ -80,14 +80,13 @@ private:
             reduced.back().gradient = detail::memory_of(view, name);
         }
         reducer_.emplace(std::move(reduced), options_,
-                         BatchCalls{.stream = [this] { return stream(); },
+                         BatchCalls{.stream =
+                                        [this] {
+                                            return detail::stream_of(options_.stream,
+                                                                     parameters_.front().tensor);
+                                        },
                                     .closing = [this] { fill_unused(); },
                                     .reduced = [this] { take_over(); }});
-    }
-
-    /// The one of the options, or PyTorch's current one.
-    std::optional<StreamRef> stream() const {
-        return detail::stream_of(options_.stream, parameters_.front().tensor);
     }
 
     void gradient_ready(std::size_t i) {
