@@ -120,8 +120,10 @@ TEST_CASE("a stream does not go on while a chunk is being moved, though the move
 
 TEST_CASE("a stream that waits for a chunk goes on when the mover is released") {
     Fixture test;
-    test.mover.add(test.load_of(1));
-    test.mover.wait_for(*test.stream, 0);
+    test.mover.add(test.load_of(2));
+    test.mover.announce(*test.stream, 0);
+    REQUIRE(comes([&] { return test.moved == 1; }));  // so its thread has begun with the load
+    test.mover.wait_for(*test.stream, 1);
     const auto end = test.stream->record();
     std::this_thread::sleep_for(5ms);
     CHECK(!end->done());
