@@ -31,7 +31,7 @@ enum class Memory : std::uint8_t {
     share
 };
 
-/// How gradients are reduced. The same on all ranks of the process set, but for the stream.
+/// How gradients are reduced. The same on all ranks of the process set, but for stream and uses.
 struct OptimizerOptions {
     /// The same on all ranks; unique among the optimizers of this rank and process set that live.
     /// Empty: numbered in the order in which this rank makes them.
@@ -60,8 +60,8 @@ struct OptimizerOptions {
     /// hooks, at its first call of step() or synchronize(). A trainer may change values later in
     /// the batch, and must restore them before step(). Values are compared by a 64-bit hash of
     /// their bits, which travels with the first bundle; where they are on a device, that hook or
-    /// step waits until the device has come to it. Compares parameters with a gradient whose values
-    /// are without strides, and not the gradient's memory.
+    /// step waits until the device has come to it. Compares parameters with a gradient (with `uses`
+    /// all) whose values are without strides, and not the gradient's memory.
     bool check_values = true;
     /// `share` makes construction collective, and is not for a process set. The optimizer must end
     /// before the gradients' memory is freed.
@@ -77,7 +77,7 @@ struct OptimizerOptions {
     std::vector<int> groups = {};
 };
 
-/// Callbacks of a GradientReducer, on the thread that calls it. A binding for a framework has them.
+/// Callbacks of a GradientReducer, on the thread that calls it: meant for bindings to frameworks.
 struct BatchCalls {
     /// Returns the stream on which the caller works now, if any, for set_stream(). Called by mark()
     /// and by whatever closes a batch or waits for it.
@@ -85,8 +85,8 @@ struct BatchCalls {
     /// Called when this rank closes the batch, before it sends the rest: the last chance to fill
     /// gradients that it has not marked. If it throws, all ranks discard the batch.
     std::function<void()> closing = {};
-    /// Called when every gradient holds its reduced value. If it throws, this rank leaves the batch
-    /// out, as discard() does then.
+    /// Called when every gradient holds its reduced value, by discard() of a closed batch too. If
+    /// it throws, this rank leaves the batch out, as discard() does then.
     std::function<void()> reduced = {};
 };
 
@@ -105,10 +105,10 @@ struct SharingTimes {
 /// time.
 class GUOZHUANG_API GradientReducer {
 public:
-    /// Parameters without a gradient are ignored. Throws Error(invalid_argument) for empty or
-    /// duplicate names of parameters, a value and gradient of different shapes, no gradient at all,
-    /// or options out of range; Error(duplicate_name) if another optimizer or plan has the name;
-    /// Error(not_initialised).
+    /// Parameters without a gradient are ignored unless the options have `uses`. Throws
+    /// Error(invalid_argument) for empty or duplicate names of parameters, a value and gradient of
+    /// different shapes, no gradient at all (without `uses`), or options out of range;
+    /// Error(duplicate_name) if another optimizer or plan has the name; Error(not_initialised).
     explicit GradientReducer(std::vector<Parameter> parameters,
                              const OptimizerOptions& options = {}, BatchCalls calls = {});
     ~GradientReducer();
@@ -116,9 +116,9 @@ public:
 
     /// Says that a parameter's gradient is final for this pass. When all of a bundle are, it is
     /// sent while backward still runs. Ignored in passes that only accumulate. Throws
-    /// Error(invalid_argument) for an unknown parameter, one without a gradient, or one marked
-    /// twice, and what a submission throws. After such an error the batch has failed: further marks
-    /// are ignored, and synchronize() throws it again.
+    /// Error(invalid_argument) for an unknown parameter, one without a gradient (without `uses`),
+    /// or a gradient marked twice, and what a submission throws. After such an error the batch has
+    /// failed: further marks are ignored, and synchronize() throws it again.
     void mark(std::size_t parameter);  ///< by its position in the constructor's list
     void mark(std::string_view name);  ///< by its name
 
@@ -136,7 +136,8 @@ public:
     /// Waits until every gradient holds its reduced value; of gradients on a device only until
     /// their reduction is enqueued, for which the stream of the options then waits. If hooks were
     /// never used, all gradients count as ready. Otherwise gradients that were marked in no pass of
-    /// this step are set to zero, with one warning. A second call in a step does nothing.
+    /// this step are set to zero, with one warning; with `uses` they are sent as they are. A second
+    /// call in a step does nothing.
     ///
     /// If it throws, the batch is over on all ranks: gradients may be reduced or not, and the next
     /// backward begins a new batch. Errors that only this rank knows (of a hook, or of a gradient

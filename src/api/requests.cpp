@@ -268,8 +268,8 @@ void check(SetRuntime& set, const engine::Call& call) {
 
 namespace {
 
-/// Moves what has the same memory once, as one of several tensors in place. Returns the tensors'
-/// names, if there are any.
+/// Lets tensors of an in-place group that share memory be moved once. Returns the tensors' names,
+/// if there are any.
 std::vector<std::string> move_once(const engine::Call& call, engine::SharedTensors& tensors) {
     std::vector<std::string> names(call.tensor_names.begin(), call.tensor_names.end());
     if (!row_of(call.description.operation).in_place || tensors.size() < 2) return names;

@@ -22,7 +22,7 @@ namespace guozhuang::api {
 void check(SetRuntime& set, const engine::Call& call);
 
 /// Makes a request of a call that check() has passed. Copies of it may be submitted again and
-/// again; stream and timeout are not of the request. Throws Error: invalid_argument (the device),
+/// again; it has neither stream nor timeout. Throws Error: invalid_argument (the device),
 /// unavailable.
 engine::Request prepare(SetRuntime& set, const engine::Call& call);
 

@@ -41,8 +41,8 @@ public:
     /// NCCL begins with what is called in here when the group ends.
     virtual void group(const std::function<void()>& calls) = 0;
 
-    /// Contiguous memory of whole elements, which is input and output. Reductions are of op and
-    /// dtype alone.
+    /// Contiguous memory of whole elements, which is input and output. NCCL uses
+    /// only op and dtype of a Reduction: the caller divides and scales.
     virtual void allreduce(Stream& stream, const Reduction& reduction,
                            std::span<std::byte> memory) = 0;
     /// `into` on every rank = `from` on the root, which may be the same memory.

@@ -9,7 +9,6 @@
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "engine/execution.hpp"
 #include "engine/outputs.hpp"
 
 namespace guozhuang::engine {
@@ -68,10 +67,6 @@ Engine::Engine(const Dependencies& dependencies)
 
 void Engine::start() {
     coordinator_ = base::start_thread("gz-coordinator", [this] { coordinate(); });
-}
-
-std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
-    return queue_.submit(std::move(request), shared_from_this(), caller_waits);
 }
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, bool caller_waits) {
@@ -235,12 +230,6 @@ bool Engine::receive() {
     return has_arrived || !outcomes.empty();
 }
 
-bool Engine::take_entries() {
-    control_plane_.take_entries(entries_);
-    for (auto& entry : entries_) accept(std::move(entry));
-    return !entries_.empty();
-}
-
 bool Engine::take_submissions() {
     queue_.take(taken_);
     if (taken_.empty()) return false;
@@ -279,7 +268,7 @@ void Engine::accept(protocol::LogEntry&& entry) {
     }
     if (entry.kind == Kind::execute && context_.timeline->on())
         for (const auto& item : entry.items)
-            if (item.submitter) context_.timeline->enter(request_of(item), "queue");
+            if (item.submitter) context_.timeline->enter(pending_of(item), "queue");
     log_.push_back(std::move(entry));
 }
 
@@ -335,10 +324,6 @@ void Engine::end_log(const protocol::LogEntry& entry) {
         fail_for_quit(control_plane_.take_unresolved());
     }
     finish_log(true);
-}
-
-void Engine::fail_for_quit(Requests requests) {
-    queue_.end(requests, error_of(*quit_entry_, context_.group_ranks));
 }
 
 // --- owners of memory who go before their operations are complete --------------------------------

@@ -18,6 +18,7 @@
 #include "engine/control.hpp"
 #include "engine/control_plane.hpp"
 #include "engine/eager_calls.hpp"
+#include "engine/execution.hpp"
 #include "engine/executor.hpp"
 #include "engine/life_cycle.hpp"
 #include "engine/own_tensors.hpp"
@@ -77,7 +78,9 @@ public:
 
     /// Takes a request. Throws Error: duplicate_name, not_initialised (closed), or what ended the
     /// job. `caller_waits`: the caller is about to drive, so the coordinator is not woken.
-    std::shared_ptr<Pending> submit(Request&& request, bool caller_waits);
+    std::shared_ptr<Pending> submit(Request&& request, bool caller_waits) {
+        return queue_.submit(std::move(request), shared_from_this(), caller_waits);
+    }
     /// The same for a point-to-point operation. The request's name is for people only. Takes the
     /// memory in which a tensor on a device is staged, and so may throw Error(out_of_memory) too,
     /// before another rank hears of the operation.
@@ -222,7 +225,11 @@ private:
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
-    bool take_entries() GUOZHUANG_REQUIRES(mutex_);
+    bool take_entries() GUOZHUANG_REQUIRES(mutex_) {
+        control_plane_.take_entries(entries_);
+        for (auto& entry : entries_) accept(std::move(entry));
+        return !entries_.empty();
+    }
     void check_stalls() GUOZHUANG_REQUIRES(mutex_);
 
     // Execution of the log.
@@ -236,7 +243,9 @@ private:
         life_.end_log(somebody_quit);
         queue_.end_closing();
     }
-    void fail_for_quit(Requests requests) GUOZHUANG_REQUIRES(mutex_);
+    void fail_for_quit(Requests requests) GUOZHUANG_REQUIRES(mutex_) {
+        queue_.end(requests, error_of(*quit_entry_, context_.group_ranks));
+    }
 
     // The end of the job.
     /// Aborts the job for all ranks, this one too: from then on nobody drives. Returns the cause as

@@ -67,7 +67,7 @@ bool contributes_neutrally(const protocol::LogEntry& entry, const Context& conte
     });
 }
 
-const Pending* request_of(const protocol::Item& item) noexcept {
+const Pending* pending_of(const protocol::Item& item) noexcept {
     return static_cast<const Pending*>(item.submitter.get());
 }
 
@@ -84,8 +84,8 @@ bool moves_little(const protocol::LogEntry& entry, int ranks) {
     if (!entry.absent.empty()) return false;
     std::size_t bytes = 0;
     for (const auto& item : entry.items) {
-        if (!item.submitter) return true;  // the executor throws
-        const auto& request = request_of(item)->request();
+        if (!item.submitter) return true;  // this rank has not submitted it, and will say so
+        const auto& request = pending_of(item)->request();
         if (request.action || request.device) return false;
         const bool gathers = request.description->operation == OperationKind::all_gather;
         for (const auto& tensor : request.tensors)

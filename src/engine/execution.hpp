@@ -27,7 +27,7 @@ Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);
 
 /// This rank's request that is an item of an entry; null if it has submitted none.
-const Pending* request_of(const protocol::Item& item) noexcept;
+const Pending* pending_of(const protocol::Item& item) noexcept;
 /// Takes this rank's requests out of an entry. A rank that has shut down may have submitted none of
 /// what fails for its sake.
 Requests take_requests(protocol::LogEntry& entry);

@@ -66,16 +66,16 @@ bool SubmissionQueue::free_name(const std::shared_ptr<Pending>& pending) noexcep
     return true;
 }
 
-/// `enter()` puts an operation into the tables, and returns it.
-template <class Enter>
-std::shared_ptr<Pending> SubmissionQueue::submit(bool caller_waits, const Enter& enter) {
+/// `make()` puts an operation into the tables, and returns it.
+template <class Make>
+std::shared_ptr<Pending> SubmissionQueue::submit(bool caller_waits, const Make& make) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     std::shared_ptr<Pending> pending;
     bool wakes_driver = false;
     {
         const base::Lock lock(mutex_);
-        pending = enter();
+        pending = make();
         wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
     }
     if (wakes_driver) base::ring_local(context_.doorbell, context_.wait.audience);

@@ -121,8 +121,8 @@ public:
     std::shared_ptr<const OwnTensors> copy_tensors(Pending& pending, const OwnsTensors& owner);
 
 private:
-    template <class Enter>
-    std::shared_ptr<Pending> submit(bool caller_waits, const Enter& enter);
+    template <class Make>
+    std::shared_ptr<Pending> submit(bool caller_waits, const Make& make);
     std::shared_ptr<Pending> enter(Request&& request,
                                    std::shared_ptr<ProgressSource> progress_source)
         GUOZHUANG_REQUIRES(mutex_);

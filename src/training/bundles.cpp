@@ -66,7 +66,7 @@ Bundles::Bundles(const std::vector<Parameter>& parameters, const OptimizerOption
 /// bundle has one dtype and device; the first one is small. Groups come after the others.
 void Bundles::lay_out(const std::vector<Parameter>& parameters, const OptimizerOptions& options) {
     constexpr auto any_size = std::numeric_limits<std::size_t>::max();
-    of.resize(parameters.size());
+    bundle_of.resize(parameters.size());
     std::map<std::tuple<int, DType, DeviceKind, int>, std::vector<std::size_t>> grouped;
     for (std::size_t i = parameters.size(); i-- > 0;) {
         const auto& [name, value, gradient] = parameters[i];
@@ -77,16 +77,17 @@ void Bundles::lay_out(const std::vector<Parameter>& parameters, const OptimizerO
             continue;
         }
         const auto limit = tensors.size() <= 1 ? options.first_bundle_bytes : options.bundle_bytes;
-        of[i] = add({name, gradient}, limit);
+        bundle_of[i] = add({name, gradient}, limit);
     }
     if (!options.uses.empty()) {
         const auto count = static_cast<std::int64_t>(options.uses.size());
-        of_uses = add({"used parameters", {options.uses.data(), DType::f32, {count}}}, any_size);
+        uses_bundle =
+            add({"used parameters", {options.uses.data(), DType::f32, {count}}}, any_size);
     }
     for (const auto& [key, group] : grouped) {
         begin_bundle();
         for (const auto i : group)
-            of[i] = add({parameters[i].name, parameters[i].gradient}, any_size);
+            bundle_of[i] = add({parameters[i].name, parameters[i].gradient}, any_size);
     }
 }
 
@@ -116,7 +117,7 @@ void Bundles::tie(const std::vector<Parameter>& parameters) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto memory = parameters[i].gradient.memory();
         tied_to.push_back(memory.empty() ? i : first.emplace(memory.data(), i).first->second);
-        if (of[tied_to[i]] != of[i]) ++size[of[tied_to[i]]];
+        if (bundle_of[tied_to[i]] != bundle_of[i]) ++size[bundle_of[tied_to[i]]];
     }
 }
 

@@ -15,12 +15,12 @@ struct Bundles {
     Bundles(const std::vector<Parameter>& parameters, const OptimizerOptions& options);
 
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
-    std::vector<std::size_t> of;                              ///< of each parameter with a gradient
+    std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
     std::vector<std::size_t> size;  ///< how many parameters each bundle waits for
     /// For each parameter, the first parameter whose gradient has the same memory: its bundle
     /// reduces both.
     std::vector<std::size_t> tied_to;
-    std::size_t of_uses = 0;  ///< the bundle in which ranks tell which gradients they use
+    std::size_t uses_bundle = 0;  ///< the bundle in which ranks tell which gradients they use
     std::vector<std::vector<NamedTensor>> tensors;
 
 private:

@@ -6,7 +6,8 @@ namespace guozhuang {
 
 CurrentStreams::CurrentStreams(std::span<const Parameter> parameters) {
     for (const auto& parameter : parameters) {
-        const auto device = parameter.gradient.device;
+        const auto device =
+            parameter.has_gradient() ? parameter.gradient.device : parameter.value.device;
         if (device.kind != DeviceKind::host && of(device) == nullptr)
             streams_.push_back({.device = device, .native = nullptr});
     }

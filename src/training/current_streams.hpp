@@ -7,15 +7,15 @@
 
 namespace guozhuang {
 
-/// The stream on which a trainer works now, for each device of its gradients: at first the default
-/// one.
+/// The stream on which a trainer works now, for each device of its gradients, and of the values of
+/// parameters without one: at first the default one.
 class CurrentStreams {
 public:
     explicit CurrentStreams(std::span<const Parameter> parameters = {});
-    /// False if no gradient is on the stream's device.
+    /// False if nothing is on the stream's device.
     bool set(StreamRef stream);
     const std::vector<StreamRef>& all() const noexcept { return streams_; }
-    /// Null for the host, and for devices without gradients.
+    /// Null for the host, and for other devices.
     const StreamRef* of(Device device) const;
 
 private:

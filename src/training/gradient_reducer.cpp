@@ -54,6 +54,7 @@ struct GradientReducer::State {
     bool has_used(std::size_t parameter) const {
         return batch.accumulated[bundles.tied_to[parameter]];
     }
+    void require(std::size_t parameter) const;
     void mark(std::size_t parameter);
     void note_stream(std::size_t parameter);
     void complete(std::size_t parameter);
@@ -72,7 +73,6 @@ struct GradientReducer::State {
     ElementOptions on_stream_of(const TensorView& tensor) const;
     void refuse_second_step() const;
     void close_batch(bool waits_next);
-    void hand_over();
     template <class Wait>
     bool wait_for_averages(const Wait& wait);
     template <class Wait>
@@ -144,17 +144,21 @@ std::size_t GradientReducer::State::find(std::string_view name) const {
     return found->second;
 }
 
-void GradientReducer::State::mark(std::size_t parameter) {
+void GradientReducer::State::require(std::size_t parameter) const {
     if (parameter >= parameters.size())
         refuse(own_name(),
                fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
+}
+
+void GradientReducer::State::mark(std::size_t parameter) {
+    require(parameter);
     const auto& name = parameters[parameter].name;
     const bool has_gradient = parameters[parameter].has_gradient();
     if (!has_gradient && !tracks_uses())
         refuse(own_name(),
                base::quote(name) + " was given without a gradient, so none can be ready", name);
     const bool reduces = paused == 0 && is_last_pass();
-    if (batch.is_synchronised() || (reduces && batch.marked[parameter]))
+    if (batch.is_synchronised() || (reduces && has_gradient && batch.marked[parameter]))
         refuse(own_name(),
                fmt::format("the gradient of {} was marked ready twice in one step; a batch that "
                            "step() will not end is ended by discard()",
@@ -165,9 +169,8 @@ void GradientReducer::State::mark(std::size_t parameter) {
     note_values();
     batch.accumulated[bundles.tied_to[parameter]] = true;
     if (reduces) ++batch.marks;
-    if (!has_gradient)
-        batch.marked[parameter] = reduces;
-    else if (reduces)
+    if (!has_gradient) return;
+    if (reduces)
         complete(parameter);
     else
         note_stream(parameter);
@@ -176,7 +179,7 @@ void GradientReducer::State::mark(std::size_t parameter) {
 /// Its bundle, which is that of its memory, waits for the stream of its device.
 void GradientReducer::State::note_stream(std::size_t parameter) {
     const auto* const stream = streams.of(parameters[parameter].gradient.device);
-    auto& noted = batch.streams[bundles.of[bundles.tied_to[parameter]]];
+    auto& noted = batch.streams[bundles.bundle_of[bundles.tied_to[parameter]]];
     if (stream && std::ranges::find(noted, stream->native, &StreamRef::native) == noted.end())
         noted.push_back(*stream);
 }
@@ -184,7 +187,8 @@ void GradientReducer::State::note_stream(std::size_t parameter) {
 void GradientReducer::State::complete(std::size_t parameter) {
     batch.marked[parameter] = true;
     note_stream(parameter);  // an unmarked gradient was cleared on this stream
-    const auto bundle = bundles.of[parameter], reducing = bundles.of[bundles.tied_to[parameter]];
+    const auto bundle = bundles.bundle_of[parameter],
+               reducing = bundles.bundle_of[bundles.tied_to[parameter]];
     count_down(bundle);
     if (reducing != bundle) count_down(reducing);
 }
@@ -248,7 +252,7 @@ void GradientReducer::State::complete_unmarked() {
 void GradientReducer::State::tell_uses() {
     std::ranges::fill(options.uses, 0.0F);
     for (std::size_t i = 0; i < parameters.size(); ++i) options.uses[i] = has_used(i) ? 1.0F : 0.0F;
-    count_down(bundles.of_uses);
+    count_down(bundles.uses_bundle);
 }
 
 void GradientReducer::State::clear_unused() {
@@ -279,6 +283,7 @@ void GradientReducer::State::keep_failure(const Act& act) {
 /// Discards the batch on all ranks; on this rank alone if it cannot keep it from being reduced.
 void GradientReducer::State::discard(std::string_view reason) {
     if (batch.is_closed()) {
+        follow_stream();
         try {
             wait_for_averages([&] { return plan->wait(streams.all()), true; });
         } catch (const Error& error) {
@@ -322,20 +327,26 @@ void GradientReducer::State::refuse_second_step() const {
 
 /// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
 void GradientReducer::State::close_batch(bool waits_next) {
+    const auto discard_all = [this](std::string_view reason) {
+        try {
+            discard(reason.substr(0, reason.find('\n')));
+        } catch (...) {  // the first error is thrown
+        }
+    };
     try {
         if (batch.failure) std::rethrow_exception(batch.failure);
         if (calls.closing) calls.closing();
         follow_stream();
         if (waits_next) batch.state = Batch::State::closing;
         complete_all();
+    } catch (const std::bad_alloc&) {
+        discard("not enough memory");  // its own error, if any: nobody should try again after that
+        throw;
     } catch (const std::exception& error) {
-        const bool lacks_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-        try {
-            const std::string_view reason = error.what();
-            discard(lacks_memory ? "not enough memory" : reason.substr(0, reason.find('\n')));
-        } catch (...) {  // the first error is thrown, but for one after which one could try again
-            if (lacks_memory) throw;
-        }
+        discard_all(error.what());
+        throw;
+    } catch (...) {
+        discard_all("an unknown exception");
         throw;
     }
     batch.state = Batch::State::closed;
@@ -353,18 +364,13 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
     }
     value_check.pass(*plan);
     batch.state = Batch::State::synchronised;
-    hand_over();
-    return true;
-}
-
-void GradientReducer::State::hand_over() {
-    if (!calls.reduced) return;
     try {
-        calls.reduced();
+        if (calls.reduced) calls.reduced();
     } catch (...) {
         leave_out();
         throw;
     }
+    return true;
 }
 
 template <class Wait>
@@ -447,7 +453,7 @@ const std::string& GradientReducer::name() const& noexcept {
 
 bool GradientReducer::is_used(std::size_t parameter) const {
     const auto& state = *state_;
-    if (parameter >= state.parameters.size()) return false;
+    state.require(parameter);
     const bool is_told = state.tracks_uses() && state.batch.is_synchronised();
     return is_told ? state.options.uses[parameter] != 0 : state.has_used(parameter);
 }

@@ -15,7 +15,7 @@ namespace guozhuang {
 class ValueCheck {
 public:
     /// Nothing is ever compared unless `is_wanted`; values of parameters without a gradient are
-    /// only `with_others`.
+    /// compared only if `with_others`.
     ValueCheck(bool is_wanted, bool with_others) noexcept
         : is_wanted_(is_wanted), with_others_(with_others) {}
 

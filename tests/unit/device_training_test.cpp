@@ -187,6 +187,25 @@ TEST_CASE("values on a device are compared when their stream has written them") 
           }) == "");
 }
 
+TEST_CASE("a device with no gradient is known by its values, which their stream has written") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              SlowStream stream;
+              std::vector<float> value{static_cast<float>(session.rank())}, uses(1);
+              GradientReducer reducer({{"rows", view_of(value, on_fake_device), {}}},
+                                      {.session = &session, .uses = uses},
+                                      {.stream = [&] { return std::optional(stream.ref()); }});
+              stream.launch([&] { value[0] = 7; });
+              std::jthread other([&] {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                  stream.let_go();
+              });
+              reducer.mark(0);
+              if (session.rank() == 0) reducer.mark(0);  // another loss that uses it
+              report.expect(reducer.finish_pass(), "the pass reduces");
+              stream.finish();
+          }) == "");
+}
+
 TEST_CASE("values on a device that differ are found before the first step") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               SlowStream stream;

@@ -272,7 +272,7 @@ private:
 /// Ranks that are threads need many of the queues that CUDA allows a process; this allows the most.
 bool replace_cuda() {
     cuda_substitute = [] { return make_fake_driver(); };
-    return ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
+    return ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
 }
 
 [[maybe_unused]] const bool replaced = replace_cuda();

@@ -15,7 +15,7 @@ namespace guozhuang::test {
 /// the place of CUDA.
 std::shared_ptr<device::Driver> make_fake_driver(int devices = 1);
 
-/// While it lives, CUDA is what this machine has of it, for sessions that use no device yet.
+/// While it lives, sessions that use no device yet find the CUDA of this machine, if any.
 class RealCuda {
 public:
     RealCuda() : fake_(device::cuda_substitute.exchange(nullptr)) {}

@@ -116,16 +116,18 @@ def submit(function, *arguments, owners, finish, waits=False):
     """Calls `function` with the arguments and where its handle goes. `owners` live until the
     operation is complete, even if Ctrl-C interrupts this; `finish` makes its result from that
     InUse, and can be called again if it fails. `waits`: the caller waits right after. The
-    first slice of its wait is then in here, for which no thread of the library wakes up."""
+    call then waits for the first slice itself, without waking a thread of the library."""
     sweep()
     operation = _Operation(owners)
     handle = Handle(operation, finish)
     try:
         count_submitted(1)
-        _c.lib.gz_wait_first(WAIT_SLICE_US if waits else 0)
+        if waits:
+            _c.lib.gz_wait_first(WAIT_SLICE_US)
         wait_in_slices(lambda: function(*arguments, ctypes.byref(operation.pointer)) == 0)
         return handle
     except Exception as failure:  # Ctrl-C is none
+        _c.lib.gz_wait_first(0)  # a refused call has not waited
         if operation.pointer:
             leave_for(failure, function.__name__)
         else:  # it was refused

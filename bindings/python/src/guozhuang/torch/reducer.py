@@ -46,8 +46,8 @@ class Reducer:
         options = _c.ReducerOptions(
             process_set=pointer_of(process_set), uses=uses.data_ptr(),
             groups=_c.array_of(ctypes.c_int32, groups), **options)
-        # A buffer on each device with streams.
-        self._devices = {each.device: each for each in buffers
+        # A tensor on each device with streams.
+        self._devices = {each.device: each for each in (*values, *buffers)
                          if tensors.stream(each) is not None}
         self._in_use = InUse((values, buffers, uses))
         self._pointer = self._in_use.pointer
