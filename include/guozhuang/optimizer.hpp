@@ -31,7 +31,8 @@ enum class Memory : std::uint8_t {
     share
 };
 
-/// How gradients are reduced. The same on all ranks of the process set, but for stream and uses.
+/// How gradients are reduced. The same on all ranks of the process set, but for the stream and the
+/// memory of `uses`, which all ranks or none have, in one size.
 struct OptimizerOptions {
     /// The same on all ranks; unique among the optimizers of this rank and process set that live.
     /// Empty: numbered in the order in which this rank makes them.

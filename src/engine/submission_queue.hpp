@@ -52,9 +52,9 @@ public:
 
     SubmissionQueue(const Context& context, LifeCycle& life) : context_(context), life_(life) {}
 
-    /// Takes a request, and numbers it if it has no name. Wakes the thread that drives, unless the
-    /// caller will wait, and so drive, or an earlier submission that is not yet taken has. Throws
-    /// Error: duplicate_name, invalid_argument (this rank has joined), or as
+    /// Takes a request, and numbers it if it has no name. Wakes the coordinator, unless the caller
+    /// is about to drive, or an earlier submitter has woken it and nothing has been taken since.
+    /// Throws Error: duplicate_name, invalid_argument (this rank has joined), or as
     /// LifeCycle::require_open().
     std::shared_ptr<Pending> submit(Request&& request,
                                     std::shared_ptr<ProgressSource> progress_source,
