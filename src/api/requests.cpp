@@ -148,14 +148,17 @@ void check_tensors(const engine::Call& call, const Check& check) {
     check.that(call.tensors.size() <= protocol::max_tensors,
                "{} tensors in one group; at most {} are supported", call.tensors.size(),
                protocol::max_tensors);
-    for (std::size_t i = 0; i < call.tensors.size(); ++i) {
-        const auto& tensor = call.tensors[i];
-        const auto own = description.group ? check.of_tensor(call.tensor_names, i) : check;
+    const auto check_one = [&](const TensorView& tensor, const Check& own) {
         check_tensor(tensor, own);
         check_reduction(description, tensor.dtype, own);
         own.that(!row_of(description.operation).has_rows || !tensor.shape.empty(),
                  "a 0-dimensional tensor has no rows; give it a dimension");
-    }
+    };
+    for (std::size_t i = 0; i < call.tensors.size(); ++i)
+        if (description.group)
+            check_one(call.tensors[i], check.of_tensor(call.tensor_names, i));
+        else
+            check_one(call.tensors[i], check);
     check_one_device(call, check);
 }
 
