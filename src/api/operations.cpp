@@ -88,7 +88,7 @@ bool may_be_eager(SetRuntime& set, const engine::Call& call) {
            call.timeout == 0ms && set.device_mismatch(tensor).empty();
 }
 
-Handle start_point_to_point(const TensorView& tensor, const engine::Route& route,
+Handle start_point_to_point(const TensorView& tensor, const protocol::Route& route,
                             const PointToPointOptions& options, bool caller_waits) {
     return Handle(
         api::submit_point_to_point(*api::set_runtime_of(options.session, options.process_set),

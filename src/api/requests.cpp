@@ -291,10 +291,9 @@ std::vector<std::string> move_once(const engine::Call& call, engine::SharedTenso
 
 /// Names and describes a request: its tensors, which may have names, and splits that all ranks must
 /// agree on.
-protocol::RequestIdentity identify(SetRuntime& set, const engine::Call& call,
-                                   const engine::SharedTensors& tensors,
-                                   std::span<const std::string> tensor_names,
-                                   const std::vector<std::int64_t>& splits) {
+std::pair<protocol::Name, protocol::SharedDescription> identify(
+    SetRuntime& set, const engine::Call& call, const engine::SharedTensors& tensors,
+    std::span<const std::string> tensor_names, const std::vector<std::int64_t>& splits) {
     auto description = call.description;
     const auto& operation = row_of(description.operation);
     if (!tensors.empty()) description.device = tensors.front().device.kind;
@@ -330,10 +329,10 @@ engine::Request prepare(SetRuntime& set, const engine::Call& call) {
     engine::SharedTensors tensors(call.tensors);
     const auto names = move_once(call, tensors);
     auto splits = splits_of(call, set.size());
-    auto identity = identify(set, call, tensors, names, splits);
-    return {.name = std::move(identity.name),
+    auto [name, description] = identify(set, call, tensors, names, splits);
+    return {.name = std::move(name),
             .number = call.number,
-            .description = std::move(identity.description),
+            .description = std::move(description),
             .tensors = std::move(tensors),
             .outputs = engine::SharedTensors(call.outputs),
             .splits = std::move(splits),
@@ -376,7 +375,7 @@ std::shared_ptr<engine::Pending> submit(SetRuntime& set, const engine::Call& cal
 }
 
 std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const TensorView& tensor,
-                                                       engine::Route route,
+                                                       const protocol::Route& route,
                                                        const PointToPointOptions& options,
                                                        bool caller_waits) {
     const auto& transport = set.transport();
@@ -393,16 +392,17 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
     auto device = use_device(set, tensor.device, check);
     const auto problem = set.device_mismatch(tensor);
     check.that(problem.empty(), "{}", problem);
-    engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv",
+    engine::Request request{.kind = engine::Request::Kind::point_to_point,
+                            .name = fmt::format("{} {} {}", route.sending ? "send" : "recv",
                                                 route.sending ? "to" : "from", route.peer),
+                            .route = {*group_rank, route.tag, route.sending},
                             .tensors = {tensor},
                             .keep_alive = options.keep_alive,
                             .device = std::move(device)};
     set_deadline(request, options.timeout);
     if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device) mark_ready(request, as_span(options.stream), check);
-    route.peer = *group_rank;
-    return set.engine().submit(std::move(request), route, caller_waits);
+    return set.engine().submit(std::move(request), caller_waits);
 }
 
 }  // namespace guozhuang::api

@@ -52,9 +52,9 @@ std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
 /// fail with a mismatch. Throws as same_memory().
 void move_once(std::span<NamedTensor> tensors, std::string_view operation, std::string_view name);
 
-/// Submits a send or receive, checked likewise. The route's peer is a world rank.
+/// Submits a send or receive, checked likewise. The peer of this route is a world rank.
 std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const TensorView& tensor,
-                                                       engine::Route route,
+                                                       const protocol::Route& route,
                                                        const PointToPointOptions& options,
                                                        bool caller_waits);
 

@@ -9,7 +9,9 @@ namespace guozhuang::engine {
 
 void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
     const auto& request = pending->request();
-    if (request.description->operation == OperationKind::join)
+    if (request.kind == Request::Kind::point_to_point)
+        point_to_point_.post(pending);
+    else if (request.description->operation == OperationKind::join)
         negotiator_.join(request.name, pending);
     else
         negotiator_.submit(request.name, request.named, request.description, pending);

@@ -27,7 +27,6 @@ public:
           point_to_point_(control, mail, options.group_ranks) {}
 
     void submit(const std::shared_ptr<Pending>& pending);
-    void post(P2pOperation operation) { point_to_point_.post(std::move(operation)); }
     void announce(const LifeCycle::Shutdown& shutdown);
 
     /// Takes the messages that have arrived, and moves payloads forward; true if a message had

@@ -69,11 +69,11 @@ void Engine::start() {
     coordinator_ = base::start_thread("gz-coordinator", [this] { coordinate(); });
 }
 
-std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, bool caller_waits) {
+std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
     base::refuse_forked();
-    auto staged = executor_.stage(request, route, shared_from_this());
-    return queue_.submit(std::move(request), route, std::move(staged), shared_from_this(),
-                         caller_waits);
+    if (request.kind == Request::Kind::point_to_point)
+        request.staged = executor_.stage(request, shared_from_this());
+    return queue_.submit(std::move(request), shared_from_this(), caller_waits);
 }
 
 // --- driving -------------------------------------------------------------------------------------
@@ -233,15 +233,17 @@ bool Engine::receive() {
 bool Engine::take_submissions() {
     queue_.take(taken_);
     if (taken_.empty()) return false;
-    if (quit_entry_) fail_for_quit(std::exchange(taken_.operations, {}));
+    Requests too_late;
     for (auto& pending : taken_.operations) {
-        stalls_.expect(pending->request().deadline);
+        const auto& request = pending->request();
+        if (quit_entry_ && request.kind == Request::Kind::collective) {
+            too_late.push_back(std::move(pending));
+            continue;
+        }
+        stalls_.expect(request.deadline);
         control_plane_.submit(pending);
     }
-    for (auto& operation : taken_.p2p_operations) {
-        stalls_.expect(operation.pending->request().deadline);
-        control_plane_.post(std::move(operation));
-    }
+    if (!too_late.empty()) fail_for_quit(std::move(too_late));
     if (taken_.shutdown) control_plane_.announce(*taken_.shutdown);
     taken_.operations.clear();  // whoever holds them last must not be the engine
     return true;

@@ -78,13 +78,9 @@ public:
 
     /// Takes a request. Throws Error: duplicate_name, not_initialised (closed), or what ended the
     /// job. `caller_waits`: the caller is about to drive, so the coordinator is not woken.
-    std::shared_ptr<Pending> submit(Request&& request, bool caller_waits) {
-        return queue_.submit(std::move(request), shared_from_this(), caller_waits);
-    }
-    /// The same for a point-to-point operation. The request's name is for people only. Takes the
-    /// memory in which a tensor on a device is staged, and so may throw Error(out_of_memory) too,
-    /// before another rank hears of the operation.
-    std::shared_ptr<Pending> submit(Request&& request, const Route& route, bool caller_waits);
+    /// For a send or receive of a tensor on a device it takes the memory in which the tensor is
+    /// staged, and so may throw Error(out_of_memory) too, before another rank hears of it.
+    std::shared_ptr<Pending> submit(Request&& request, bool caller_waits);
 
     /// Runs an allreduce of one host tensor at once, without submission and log, if all ranks of
     /// the set make the same call at about the same time and this rank has nothing else pending.

@@ -120,8 +120,7 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
 }
 
 std::shared_ptr<StagedMessage> Executor::stage(
-    const Request& request, const protocol::Route& route,
-    const std::shared_ptr<ExecutionListener>& listener) const {
+    const Request& request, const std::shared_ptr<ExecutionListener>& listener) const {
     const auto& tensor = request.tensors.front();
     if (!request.device || tensor.bytes() == 0) return nullptr;
     const auto executor = of(tensor.device.kind);
@@ -129,13 +128,14 @@ std::shared_ptr<StagedMessage> Executor::stage(
         return std::make_shared<StagedMessage>(*on_stream_of(executor), tensor.bytes(), context_,
                                                listener);
     } catch (const Error& error) {
-        throw Error(error.code(),
-                    fmt::format("{}: rank {} cannot stage its tensor, {} [{}] of {} bytes, in "
-                                "pinned memory: {}",
-                                request.name.text(), context_.rank, name_of(tensor.dtype),
-                                fmt::join(tensor.shape, ", "), tensor.bytes(), error.what()),
-                    {.operation = route.sending ? "send" : "recv",
-                     .ranks = {context_.rank, context_.group_ranks.world_rank(route.peer)}});
+        throw Error(
+            error.code(),
+            fmt::format("{}: rank {} cannot stage its tensor, {} [{}] of {} bytes, in "
+                        "pinned memory: {}",
+                        request.name.text(), context_.rank, name_of(tensor.dtype),
+                        fmt::join(tensor.shape, ", "), tensor.bytes(), error.what()),
+            {.operation = request.route.sending ? "send" : "recv",
+             .ranks = {context_.rank, context_.group_ranks.world_rank(request.route.peer)}});
     }
 }
 

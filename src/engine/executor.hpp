@@ -63,7 +63,7 @@ public:
              const std::shared_ptr<ExecutionListener>& listener);
     /// Takes pinned memory and a stream to stage the payload of a send or receive; null if its
     /// tensor is in host memory, or empty. Throws Error, which names the request. Any thread.
-    std::shared_ptr<StagedMessage> stage(const Request& request, const protocol::Route& route,
+    std::shared_ptr<StagedMessage> stage(const Request& request,
                                          const std::shared_ptr<ExecutionListener>& listener) const;
 
 private:

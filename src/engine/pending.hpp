@@ -15,17 +15,20 @@
 #include "engine/shared_tensors.hpp"
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
+#include "protocol/route.hpp"
 #include "protocol/submitter.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
+
+class StagedMessage;
 
 /// Whether somebody owns the memory of these tensors of a request.
 using OwnsTensors = std::function<bool(const SharedTensors&)>;
 
 /// One operation, as its caller submits it.
 struct Request {
-    /// Callers submit `collective` requests; the engine sets the other kinds itself.
+    /// Callers submit the first two kinds; the engine makes the others itself.
     enum class Kind : std::uint8_t {
         collective,
         point_to_point,  ///< a send or receive: the name is its whole label
@@ -36,8 +39,8 @@ struct Request {
     protocol::Name name = {};  ///< empty: the engine makes one from a number
     /// Whether the name may come again and so gets an id; false for names that the engine makes.
     bool named = true;
-    std::uint64_t number = 0;  ///< of one without a name, if it has been taken before
-    int peer = 0;              ///< of a send or receive: world rank; set by the engine
+    std::uint64_t number = 0;    ///< of one without a name, if it has been taken before
+    protocol::Route route = {};  ///< point_to_point
     /// When it was submitted: set only for an operation with a deadline of its own.
     base::Clock::time_point submitted = base::Clock::time_point::max();
     /// How long it may wait for other ranks.
@@ -53,6 +56,8 @@ struct Request {
     /// On each stream that made the tensors' contents, mark that a device has them; none for plain
     /// host tensors.
     std::vector<std::shared_ptr<device::Event>> ready = {};
+    /// point_to_point, if the tensor is on a device and not empty; set by the engine.
+    std::shared_ptr<StagedMessage> staged = {};
     /// Runs instead of a bundle, on the thread that drives, when the log entry is executed. Must
     /// not wait.
     std::function<void()> action = {};
@@ -124,6 +129,8 @@ public:
                      std::shared_ptr<void> owner) noexcept;
     /// Replaces the outputs. To be called as set_tensors() is.
     void set_outputs(SharedTensors outputs) noexcept;
+    /// The request's `staged`, once.
+    std::shared_ptr<StagedMessage> take_staged() noexcept { return std::move(request_.staged); }
     /// The work is enqueued on a communication stream, and `done` marks its end; null if the
     /// operation is going to fail then. To be called once, before the work can end.
     void set_enqueued(std::shared_ptr<device::Event> done);

@@ -2,11 +2,12 @@
 
 namespace guozhuang::engine {
 
-void PointToPoint::post(P2pOperation operation) {
-    const auto& tensor = operation.pending->request().tensors.front();
+void PointToPoint::post(const std::shared_ptr<Pending>& pending) {
+    const auto& request = pending->request();
+    const auto& tensor = request.tensors.front();
     const auto number =
-        matcher_.post(operation.route, {.dtype = tensor.dtype, .shape = tensor.shape});
-    unmatched_.emplace(number, std::move(operation));
+        matcher_.post(request.route, {.dtype = tensor.dtype, .shape = tensor.shape});
+    unmatched_.emplace(number, Payload{.pending = pending, .staged = pending->take_staged()});
     carry_out_decisions();
 }
 
@@ -26,79 +27,79 @@ void PointToPoint::carry_out_decisions() {
     for (auto& decision : matcher_.take_decisions()) {
         auto found = unmatched_.extract(decision.operation);
         if (found.empty()) continue;  // there was no memory left to post it
-        auto& operation = found.mapped();
+        auto& payload = found.mapped();
         if (decision.error)
-            outcomes_.push_back({std::move(operation.pending), std::move(decision.error)});
+            outcomes_.push_back({std::move(payload.pending), std::move(decision.error)});
         else
-            begin(std::move(operation));
+            begin(std::move(payload));
     }
 }
 
-void PointToPoint::begin(P2pOperation operation) {
-    const auto& [route, pending, staged] = operation;
-    const auto& tensor = pending->request().tensors.front();
-    if (staged) {
-        staged->begin();
-        if (route.sending) staged->copy_in(pending->request());
+void PointToPoint::begin(Payload payload) {
+    const auto& request = payload.pending->request();
+    if (payload.staged) {
+        payload.staged->begin();
+        if (request.route.sending) payload.staged->copy_in(request);
     }
-    auto& moving = moving_.emplace_back(Moving{.operation = std::move(operation)});
-    if (tensor.bytes() == 0)
+    auto& moving = moving_.emplace_back(std::move(payload));
+    if (request.tensors.front().bytes() == 0)
         moving.step = Step::done;
     else if (may_mail(moving))
         mail(moving);
 }
 
-void PointToPoint::mail(Moving& moving) {
-    const auto& [route, pending, staged] = moving.operation;
-    const auto memory = staged ? staged->memory() : pending->request().tensors.front().memory();
-    moving.ticket = route.sending ? mail_.send(route.peer, route.tag, memory)
-                                  : mail_.receive(route.peer, route.tag, memory);
-    moving.step = Step::mailing;
+void PointToPoint::mail(Payload& payload) {
+    const auto& route = payload.route();
+    const auto memory = payload.staged ? payload.staged->memory()
+                                       : payload.pending->request().tensors.front().memory();
+    payload.ticket = route.sending ? mail_.send(route.peer, route.tag, memory)
+                                   : mail_.receive(route.peer, route.tag, memory);
+    payload.step = Step::mailing;
 }
 
-/// An operation is mailed when all before it on its route have been: payloads are taken in the
-/// order in which the matcher has paired them. The payload of a send must be there, too.
-bool PointToPoint::may_mail(const Moving& moving) const {
-    const auto& [route, pending, staged] = moving.operation;
-    if (route.sending && staged && !staged->is_copied()) return false;
-    for (const auto* before = moving_.data(); before != &moving; ++before)
-        if (before->step == Step::unmailed && before->operation.route == route) return false;
+/// A payload is mailed when all before it on its route have been: they are taken in the order in
+/// which the matcher has paired their operations. The payload of a send must be there, too.
+bool PointToPoint::may_mail(const Payload& payload) const {
+    const auto& route = payload.route();
+    if (route.sending && payload.staged && !payload.staged->is_copied()) return false;
+    for (const auto* before = moving_.data(); before != &payload; ++before)
+        if (before->step == Step::unmailed && before->route() == route) return false;
     return true;
 }
 
 /// Takes the payload to its next step if it is done with this one: a send of a tensor on a device
 /// is copied and then mailed, a receive is mailed and then copied. If the mail has failed, a
 /// receive is still unmailed here.
-void PointToPoint::advance(Moving& moving) {
-    const auto& [route, pending, staged] = moving.operation;
-    switch (moving.step) {
+void PointToPoint::advance(Payload& payload) {
+    switch (payload.step) {
         case Step::unmailed:
-            if (may_mail(moving)) mail(moving);
+            if (may_mail(payload)) mail(payload);
             return;
         case Step::mailing:
-            if (moving.ticket != 0 && !mail_.test(moving.ticket)) return;
-            moving.ticket = 0;
-            if (staged && !route.sending) {
-                moving.step = Step::copying_out;
-                return staged->copy_out(*pending);
+            if (payload.ticket != 0 && !mail_.test(payload.ticket)) return;
+            payload.ticket = 0;
+            if (payload.staged && !payload.route().sending) {
+                payload.step = Step::copying_out;
+                return payload.staged->copy_out(*payload.pending);
             }
             break;
         case Step::copying_out:
-            if (!staged->is_copied()) return;
+            if (!payload.staged->is_copied()) return;
             break;
         case Step::done: return;
     }
-    moving.step = Step::done;
+    payload.step = Step::done;
 }
 
 bool PointToPoint::advance() {
     // They advance before the partition: an exception inside it would lose operations.
-    for (auto& moving : moving_) advance(moving);
-    const auto arrived = std::stable_partition(
-        moving_.begin(), moving_.end(), [](const Moving& each) { return each.step != Step::done; });
+    for (auto& payload : moving_) advance(payload);
+    const auto arrived =
+        std::stable_partition(moving_.begin(), moving_.end(),
+                              [](const Payload& each) { return each.step != Step::done; });
     const bool any = arrived != moving_.end();
     for (auto done = arrived; done != moving_.end(); ++done)
-        outcomes_.push_back({done->operation.pending, nullptr});
+        outcomes_.push_back({done->pending, nullptr});
     moving_.erase(arrived, moving_.end());
     return any;
 }

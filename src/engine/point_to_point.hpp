@@ -16,18 +16,9 @@
 #include "protocol/group_ranks.hpp"
 #include "protocol/matcher.hpp"
 #include "protocol/outbox.hpp"
+#include "protocol/route.hpp"
 
 namespace guozhuang::engine {
-
-using protocol::Route;
-
-/// One send or receive of this rank.
-struct P2pOperation {
-    Route route;
-    std::shared_ptr<Pending> pending;
-    /// Null if the tensor is in host memory, or empty.
-    std::shared_ptr<StagedMessage> staged = nullptr;
-};
 
 /// Send and receive. A matcher agrees with the peers which operations belong together; then their
 /// payloads move, memory to memory; those of tensors on a device from and to the pinned memory in
@@ -43,7 +34,7 @@ public:
     PointToPoint(Control& control, Mail& mail, protocol::GroupRanks group_ranks = {})
         : mail_(mail), matcher_(control.rank(), control.size(), std::move(group_ranks)) {}
 
-    void post(P2pOperation operation);
+    void post(const std::shared_ptr<Pending>& pending);
     void receive(int from, std::span<const std::byte> message);
     /// See Matcher.
     void shut_down(std::string_view reason, bool at_once, int culprit = -1) {
@@ -65,7 +56,7 @@ public:
     }
     bool is_moving(const Pending& pending) const noexcept {
         return std::ranges::any_of(
-            moving_, [&](const Moving& each) { return each.operation.pending.get() == &pending; });
+            moving_, [&](const Payload& each) { return each.pending.get() == &pending; });
     }
 
     /// Moves payloads forward; true if any came to its end.
@@ -80,22 +71,25 @@ private:
         copying_out,  ///< of a receive: from pinned memory to the tensor on a device
         done
     };
-    struct Moving {
-        P2pOperation operation;
+    struct Payload {
+        std::shared_ptr<Pending> pending;
+        std::shared_ptr<StagedMessage> staged = {};  ///< see Request
         Step step = Step::unmailed;
         Mail::Ticket ticket = 0;
+
+        const protocol::Route& route() const noexcept { return pending->request().route; }
     };
 
     void carry_out_decisions();
-    void begin(P2pOperation operation);
-    void mail(Moving& moving);
-    bool may_mail(const Moving& moving) const;
-    void advance(Moving& moving);
+    void begin(Payload payload);
+    void mail(Payload& payload);
+    bool may_mail(const Payload& payload) const;
+    void advance(Payload& payload);
 
     Mail& mail_;
     protocol::Matcher matcher_;
-    std::map<protocol::Matcher::Number, P2pOperation> unmatched_;
-    std::vector<Moving> moving_;  ///< in the order in which they were matched
+    std::map<protocol::Matcher::Number, Payload> unmatched_;
+    std::vector<Payload> moving_;  ///< in the order in which they were matched
     std::vector<Outcome> outcomes_;
 };
 

@@ -82,7 +82,7 @@ StallReport::StallReport(const Request& request, bool decided, SetSnapshot& set_
     for (int group_rank = 0; group_rank < set_snapshot.size(); ++group_rank) {
         const int rank = set_snapshot.group_ranks().world_rank(group_rank);
         if (is(Request::Kind::point_to_point) && rank != set_snapshot.rank() &&
-            rank != request.peer)
+            rank != set_snapshot.group_ranks().world_rank(request.route.peer))
             continue;
         const auto& snapshot = set_snapshot.at(rank);
         if (rank == set_snapshot.rank() || (snapshot && waits_too(*snapshot)))

@@ -66,44 +66,27 @@ bool SubmissionQueue::free_name(const std::shared_ptr<Pending>& pending) noexcep
     return true;
 }
 
-/// `make()` puts an operation into the tables, and returns it.
-template <class Make>
-std::shared_ptr<Pending> SubmissionQueue::submit(bool caller_waits, const Make& make) {
+std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
+                                                 std::shared_ptr<ProgressSource> progress_source,
+                                                 bool caller_waits) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     std::shared_ptr<Pending> pending;
     bool wakes_driver = false;
     {
         const base::Lock lock(mutex_);
-        pending = make();
+        life_.require_open(request, context_.group_ranks);
+        pending = request.kind == Request::Kind::point_to_point
+                      ? enter_message(std::move(request), std::move(progress_source))
+                      : enter_collective(std::move(request), std::move(progress_source));
         wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
     }
     if (wakes_driver) base::ring_local(context_.doorbell, context_.wait.audience);
     return pending;
 }
 
-std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
-                                                 std::shared_ptr<ProgressSource> progress_source,
-                                                 bool caller_waits) {
-    return submit(caller_waits, [&] {
-        mutex_.is_held();
-        return enter(std::move(request), std::move(progress_source));
-    });
-}
-
-std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request, const Route& route,
-                                                 std::shared_ptr<StagedMessage> staged,
-                                                 std::shared_ptr<ProgressSource> progress_source,
-                                                 bool caller_waits) {
-    return submit(caller_waits, [&] {
-        mutex_.is_held();
-        return enter(std::move(request), route, std::move(staged), std::move(progress_source));
-    });
-}
-
-std::shared_ptr<Pending> SubmissionQueue::enter(Request&& request,
-                                                std::shared_ptr<ProgressSource> progress_source) {
-    life_.require_open(request, context_.group_ranks);
+std::shared_ptr<Pending> SubmissionQueue::enter_collective(
+    Request&& request, std::shared_ptr<ProgressSource> progress_source) {
     require_not_joined(request);
     const auto operation = request.description->operation;
     auto& unnamed = unnamed_[operation];
@@ -130,17 +113,13 @@ std::shared_ptr<Pending> SubmissionQueue::enter(Request&& request,
     return pending;
 }
 
-std::shared_ptr<Pending> SubmissionQueue::enter(Request&& request, const Route& route,
-                                                std::shared_ptr<StagedMessage> staged,
-                                                std::shared_ptr<ProgressSource> progress_source) {
-    request.kind = Request::Kind::point_to_point;
-    life_.require_open(request, context_.group_ranks);
+std::shared_ptr<Pending> SubmissionQueue::enter_message(
+    Request&& request, std::shared_ptr<ProgressSource> progress_source) {
     context_.activity.submitted.write(request.name.text());
-    request.peer = context_.group_ranks.world_rank(route.peer);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
     const auto entered = tables_.nameless.insert(pending).first;
     try {
-        p2p_operations_.push_back({route, pending, std::move(staged)});
+        operations_.push_back(pending);
     } catch (...) {  // there is no memory
         tables_.nameless.erase(entered);
         throw;
@@ -198,16 +177,14 @@ void SubmissionQueue::end_closing() noexcept {
 
 bool SubmissionQueue::has_untaken() const {
     const base::Lock lock(mutex_);
-    return !operations_.empty() || !p2p_operations_.empty();
+    return !operations_.empty();
 }
 
 void SubmissionQueue::take(Taken& taken) {
     taken.operations.clear();
-    taken.p2p_operations.clear();
     const base::Lock lock(mutex_);
     driver_is_woken_ = false;
     taken.operations.swap(operations_);
-    taken.p2p_operations.swap(p2p_operations_);
     taken.shutdown = life_.take_shutdown();  // nothing is submitted after it
 }
 
@@ -298,7 +275,6 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
     const base::Lock lock(mutex_);
     const auto first = life_.fail(cause);
     operations_.clear();  // all are in the tables, too
-    p2p_operations_.clear();
     closing_ = nullptr;
     std::swap(tables, tables_);
     const auto note_end = [&](const std::shared_ptr<Pending>& pending) {

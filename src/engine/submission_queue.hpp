@@ -21,7 +21,6 @@
 #include "engine/life_cycle.hpp"
 #include "engine/own_tensors.hpp"
 #include "engine/pending.hpp"
-#include "engine/point_to_point.hpp"
 #include "engine/release_thread.hpp"
 
 namespace guozhuang::engine {
@@ -34,11 +33,8 @@ public:
     /// Submissions, and a shutdown, that the thread that drives handles next.
     struct Taken {
         Requests operations;
-        std::vector<P2pOperation> p2p_operations;
         std::optional<LifeCycle::Shutdown> shutdown;
-        bool empty() const noexcept {
-            return operations.empty() && p2p_operations.empty() && !shutdown;
-        }
+        bool empty() const noexcept { return operations.empty() && !shutdown; }
     };
     /// Collective operations by their own names; sends, receives, neutral contributions and the
     /// closing without. Names that callers give keep their rows, 16384 at least: to submit one
@@ -57,11 +53,6 @@ public:
     /// Throws Error: duplicate_name, invalid_argument (this rank has joined), or as
     /// LifeCycle::require_open().
     std::shared_ptr<Pending> submit(Request&& request,
-                                    std::shared_ptr<ProgressSource> progress_source,
-                                    bool caller_waits);
-    /// The same for a send or receive. The request's name is its label in messages only.
-    std::shared_ptr<Pending> submit(Request&& request, const Route& route,
-                                    std::shared_ptr<StagedMessage> staged,
                                     std::shared_ptr<ProgressSource> progress_source,
                                     bool caller_waits);
     /// The next number of an operation without a name, for one that may not be submitted.
@@ -121,14 +112,11 @@ public:
     std::shared_ptr<const OwnTensors> copy_tensors(Pending& pending, const OwnsTensors& owner);
 
 private:
-    template <class Make>
-    std::shared_ptr<Pending> submit(bool caller_waits, const Make& make);
-    std::shared_ptr<Pending> enter(Request&& request,
-                                   std::shared_ptr<ProgressSource> progress_source)
+    std::shared_ptr<Pending> enter_collective(Request&& request,
+                                              std::shared_ptr<ProgressSource> progress_source)
         GUOZHUANG_REQUIRES(mutex_);
-    std::shared_ptr<Pending> enter(Request&& request, const Route& route,
-                                   std::shared_ptr<StagedMessage> staged,
-                                   std::shared_ptr<ProgressSource> progress_source)
+    std::shared_ptr<Pending> enter_message(Request&& request,
+                                           std::shared_ptr<ProgressSource> progress_source)
         GUOZHUANG_REQUIRES(mutex_);
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     std::shared_ptr<Pending>& free_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
@@ -142,7 +130,6 @@ private:
     LifeCycle& life_;
     mutable base::Mutex mutex_;
     Requests operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< submitted and not yet taken
-    std::vector<P2pOperation> p2p_operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< likewise
     /// Whether a submitter wakes the thread that drives for what is not yet taken.
     bool driver_is_woken_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);  ///< from submission to the end

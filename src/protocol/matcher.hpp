@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,16 +14,9 @@
 #include "protocol/description.hpp"
 #include "protocol/group_ranks.hpp"
 #include "protocol/outbox.hpp"
+#include "protocol/route.hpp"
 
 namespace guozhuang::protocol {
-
-/// Where a point-to-point operation goes, seen from this rank.
-struct Route {
-    int peer = 0;
-    std::uint16_t tag = 0;
-    bool sending = true;
-    auto operator<=>(const Route&) const = default;
-};
 
 /// How sends meet receives. Both sides announce each operation to the other; the k-th sending on a
 /// route meets the k-th receiving, and if their tensors differ, both fail with the same error. A

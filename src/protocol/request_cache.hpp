@@ -4,17 +4,12 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
 
 namespace guozhuang::protocol {
-
-/// The name and description that identify a request.
-struct RequestIdentity {
-    Name name;
-    SharedDescription description;
-};
 
 /// Names and descriptions of requests of one tensor. A caller that repeats a request gets the same
 /// objects without an allocation, and comparing them finds equal pointers. Before there are more
@@ -22,8 +17,8 @@ struct RequestIdentity {
 class RequestCache {
 public:
     /// `description`: without its tensor, and without agreements.
-    RequestIdentity get(std::string_view name, const Description& description,
-                        const TensorDescription& tensor) {
+    std::pair<Name, SharedDescription> get(std::string_view name, const Description& description,
+                                           const TensorDescription& tensor) {
         return {get(name), get(description, tensor)};
     }
 

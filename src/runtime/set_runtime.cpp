@@ -198,9 +198,9 @@ void SetRuntime::provide(DeviceKind kind) {
     use_device(own_device(kind));
 }
 
-protocol::RequestIdentity SetRuntime::identify(std::string_view name,
-                                               const protocol::Description& description,
-                                               const protocol::TensorDescription& tensor) {
+std::pair<protocol::Name, protocol::SharedDescription> SetRuntime::identify(
+    std::string_view name, const protocol::Description& description,
+    const protocol::TensorDescription& tensor) {
     const base::Lock lock(requests_mutex_);
     return requests_.get(name, description, tensor);
 }

@@ -82,9 +82,9 @@ public:
     std::string device_mismatch(const TensorView& tensor);
 
     /// See RequestCache.
-    protocol::RequestIdentity identify(std::string_view name,
-                                       const protocol::Description& description,
-                                       const protocol::TensorDescription& tensor);
+    std::pair<protocol::Name, protocol::SharedDescription> identify(
+        std::string_view name, const protocol::Description& description,
+        const protocol::TensorDescription& tensor);
 
     using UseName = std::function<void(const std::string&)>;
     /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it

@@ -29,10 +29,12 @@ struct Rank {
     }
     ~Rank() { hub.abort(); }
     void post(const Route& route, std::int64_t count) {
-        Request request{.name = "message",
+        Request request{.kind = Request::Kind::point_to_point,
+                        .name = "message",
+                        .route = route,
                         .tensors = {TensorView(memory.data(), DType::f32, {count})}};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
-        point_to_point.post({route, posted.back()});
+        point_to_point.post(posted.back());
     }
     void go_on() {
         point_to_point.advance();

@@ -257,9 +257,9 @@ TEST_CASE("a send that cannot be made ends the job for both sides, and no handle
     const auto nothing = [](const engine::Bundle&) {};
     EngineRank sender(hub.transport(0), nothing, {.mail = &none}),
         receiver(hub.transport(1), nothing);
-    const auto received = receiver.submit(engine::Route{.peer = 0, .tag = 7, .sending = false});
-    const auto other = sender.submit(engine::Route{.peer = 1, .tag = 8, .sending = true});
-    const auto sent = sender.submit(engine::Route{.peer = 1, .tag = 7, .sending = true});
+    const auto received = receiver.submit(protocol::Route{.peer = 0, .tag = 7, .sending = false});
+    const auto other = sender.submit(protocol::Route{.peer = 1, .tag = 8, .sending = true});
+    const auto sent = sender.submit(protocol::Route{.peer = 1, .tag = 7, .sending = true});
     for (const auto& handle : {sent, other})
         CHECK(error_of(handle) == "out_of_memory 0 not enough memory");
     CHECK(error_of(received) == "aborted 0 rank 0 has ended the job: not enough memory");
@@ -272,8 +272,8 @@ TEST_CASE("a receive that cannot be made ends the job for both sides") {
     const auto nothing = [](const engine::Bundle&) {};
     EngineRank sender(hub.transport(0), nothing),
         receiver(hub.transport(1), nothing, {.mail = &none});
-    const auto sent = sender.submit(engine::Route{.peer = 1, .tag = 7, .sending = true});
-    const auto received = receiver.submit(engine::Route{.peer = 0, .tag = 7, .sending = false});
+    const auto sent = sender.submit(protocol::Route{.peer = 1, .tag = 7, .sending = true});
+    const auto received = receiver.submit(protocol::Route{.peer = 0, .tag = 7, .sending = false});
     CHECK(error_of(received) == "out_of_memory 1 not enough memory");
     CHECK(error_of(sent) == "aborted 1 rank 1 has ended the job: not enough memory");
 }
@@ -358,8 +358,9 @@ TEST_CASE("what a send or receive kept alive may call the library while it goes"
         inner = error_of(sender.submit("inner"));
         there.wait();
     };
-    const auto sent = sender.submit(engine::Route{.peer = 1, .sending = true}, when_released(call));
-    const auto received = receiver.submit(engine::Route{.peer = 0, .sending = false});
+    const auto sent =
+        sender.submit(protocol::Route{.peer = 1, .sending = true}, when_released(call));
+    const auto received = receiver.submit(protocol::Route{.peer = 0, .sending = false});
     CHECK(error_of(sent) == "none");
     CHECK(error_of(received) == "none");
     CHECK(inner == "none");
@@ -369,7 +370,7 @@ TEST_CASE("what an operation kept alive may call the library while the job ends"
     wire::InprocHub hub(1);
     EngineRank rank(hub.transport(0),
                     [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
-    const auto message = rank.submit(engine::Route{.peer = 0});
+    const auto message = rank.submit(protocol::Route{.peer = 0});
     std::string inner = "not run";
     const auto outer = rank.submit("outer", when_released([&] { inner = error_of(message); }));
     CHECK(error_of(outer) == "wire 0 allreduce 'outer': mine");

@@ -121,15 +121,15 @@ TEST_CASE("a blocking call without a name that fails for lack of memory can be m
 
 TEST_CASE("names that are kept take a bounded number of bytes") {
     protocol::RequestCache cache;
-    protocol::RequestIdentity first;
+    std::pair<protocol::Name, protocol::SharedDescription> first;
     for (int i = 0; i < 200; ++i) {
         const auto identity = cache.get(std::to_string(i) + std::string(60'000, 'x'), {}, {});
         if (i == 0) first = identity;
     }
     // 200 of them are 12 MB, so the first one has been dropped and is made anew.
     const auto again = cache.get("0" + std::string(60'000, 'x'), {}, {});
-    CHECK(again.name.text() == first.name.text());
-    CHECK(again.name.text().data() != first.name.text().data());
+    CHECK(again.first.text() == first.first.text());
+    CHECK(again.first.text().data() != first.first.text().data());
 }
 
 TEST_CASE("what is submitted again takes memory for its tensors, its state and perhaps the queue") {

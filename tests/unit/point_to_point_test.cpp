@@ -57,11 +57,12 @@ struct Side {
     explicit Side(int rank) : control(rank, 2) {}
 
     void post(bool sending, std::uint16_t tag, std::int64_t count) {
-        Request request{.name = "message",
+        Request request{.kind = Request::Kind::point_to_point,
+                        .name = "message",
+                        .route = {.peer = 1 - control.own, .tag = tag, .sending = sending},
                         .tensors = {TensorView(memory.data(), DType::f32, {count})}};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
-        point_to_point.post(
-            {{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});
+        point_to_point.post(posted.back());
     }
     void collect() {
         point_to_point.advance();

@@ -274,20 +274,20 @@ TEST_CASE("a name or description that was made before is shared") {
     const Description sum, scaled{.postscale = 0.5};
     const TensorDescription four{.shape = {4}}, five{.shape = {5}};
     const auto first = cache.get("a", sum, four);
-    CHECK(first.description->tensors == std::vector{four});
-    CHECK(&cache.get("a", sum, four).name.text() == &first.name.text());
-    CHECK(cache.get("b", sum, four).name == Name("b"));
-    CHECK(cache.get("b", sum, four).description == first.description);
-    CHECK(cache.get("", sum, four).name == Name());
-    CHECK(cache.get("a", sum, five).description->tensors == std::vector{five});
-    CHECK(cache.get("a", scaled, four).description->postscale == 0.5);
-    CHECK(cache.get("a", sum, four).description->postscale == 1);
+    CHECK(first.second->tensors == std::vector{four});
+    CHECK(&cache.get("a", sum, four).first.text() == &first.first.text());
+    CHECK(cache.get("b", sum, four).first == Name("b"));
+    CHECK(cache.get("b", sum, four).second == first.second);
+    CHECK(cache.get("", sum, four).first == Name());
+    CHECK(cache.get("a", sum, five).second->tensors == std::vector{five});
+    CHECK(cache.get("a", scaled, four).second->postscale == 0.5);
+    CHECK(cache.get("a", sum, four).second->postscale == 1);
 }
 
 TEST_CASE("all names and descriptions of a model are known in its next step") {
     RequestCache cache;
     const auto step = [&] {
-        std::vector<RequestIdentity> identities;
+        std::vector<std::pair<Name, SharedDescription>> identities;
         for (std::int64_t i = 0; i < 1000; ++i)
             for (const auto op : {ReduceOp::sum, ReduceOp::average})
                 identities.push_back(cache.get(std::to_string(i), {.op = op}, {.shape = {i, 64}}));
@@ -295,8 +295,8 @@ TEST_CASE("all names and descriptions of a model are known in its next step") {
     };
     const auto first = step(), second = step();
     for (std::size_t i = 0; i < first.size(); ++i) {
-        REQUIRE(&first[i].name.text() == &second[i].name.text());
-        REQUIRE(first[i].description == second[i].description);
+        REQUIRE(&first[i].first.text() == &second[i].first.text());
+        REQUIRE(first[i].second == second[i].second);
     }
 }
 
@@ -304,9 +304,9 @@ TEST_CASE("a request is known by its own name and description, however many ther
     RequestCache cache;
     for (std::int64_t i = 0; i < 40000; ++i) {
         const auto name = std::to_string(i);
-        const auto known = cache.get(name, {}, {.shape = {i, 64}});
-        REQUIRE(known.name == name);
-        REQUIRE(known.description->tensors.front().shape == Shape{i, 64});
+        const auto [known, description] = cache.get(name, {}, {.shape = {i, 64}});
+        REQUIRE(known == name);
+        REQUIRE(description->tensors.front().shape == Shape{i, 64});
     }
 }
 

@@ -63,9 +63,9 @@ TEST_CASE("what a rank announced is matched, though its words come after the end
     const auto late = std::make_shared<LateMessages>(hub.transport(2), 1);
     EngineRank root(hub.transport(0), nothing), sender(hub.transport(1), nothing),
         receiver(late, nothing);
-    const auto sent = sender.submit(engine::Route{.peer = 2, .tag = 1, .sending = true});
-    const auto received = receiver.submit(engine::Route{.peer = 1, .tag = 1, .sending = false});
-    const auto lonely = receiver.submit(engine::Route{.peer = 1, .tag = 2, .sending = false});
+    const auto sent = sender.submit(protocol::Route{.peer = 2, .tag = 1, .sending = true});
+    const auto received = receiver.submit(protocol::Route{.peer = 1, .tag = 1, .sending = false});
+    const auto lonely = receiver.submit(protocol::Route{.peer = 1, .tag = 2, .sending = false});
     std::vector<std::thread> closers;
     for (auto* rank : {&sender, &receiver})
         closers.emplace_back([rank] { rank->engine().close("the end"); });
@@ -103,7 +103,7 @@ TEST_CASE("after a rank has quit the others tell each other that they close") {
     wire::InprocHub hub(3);
     EngineRank first(hub.transport(0), nothing), second(hub.transport(1), nothing),
         quits(hub.transport(2), nothing);
-    const auto waits = second.submit(engine::Route{.peer = 0, .tag = 3, .sending = false});
+    const auto waits = second.submit(protocol::Route{.peer = 0, .tag = 3, .sending = false});
     quits.engine().quit("early");
     std::thread quitter([&] { quits.engine().drain_before_exit(base::Clock::now() + 20s); });
     for (auto* rank : {&first, &second})

@@ -115,10 +115,13 @@ public:
     }
 
     /// A send or receive.
-    Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
-        engine::Request request{.name = "message", .tensors = {tensor()}};
-        request.keep_alive = std::move(keep_alive);
-        return Handle(engine_->submit(std::move(request), route, false));
+    Handle submit(const protocol::Route& route, std::shared_ptr<void> keep_alive = {}) {
+        engine::Request request{.kind = engine::Request::Kind::point_to_point,
+                                .name = "message",
+                                .route = route,
+                                .tensors = {tensor()},
+                                .keep_alive = std::move(keep_alive)};
+        return Handle(engine_->submit(std::move(request), false));
     }
 
 private:
