@@ -38,8 +38,8 @@ bool names_no_work(const Error& error) {
 
 }  // namespace
 
-Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device device) {
-    auto description = protocol::decode_description(entry.descriptions[item]);
+Request identity_input(const protocol::Item& item, Device device) {
+    auto description = *item.description;
     description.prescale = 1;  // it changes what is neutral
     std::vector<TensorView> tensors;
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
@@ -54,7 +54,7 @@ Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device
     }
     auto splits = description.splits;
     return {.kind = Request::Kind::neutral,
-            .name = entry.items[item].name,
+            .name = item.name,
             .description = share(std::move(description)),
             .tensors = SharedTensors(tensors),
             .splits = std::move(splits),

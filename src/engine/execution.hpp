@@ -17,11 +17,11 @@
 /// Turns entries of the log into bundles, contributions and errors of this rank.
 namespace guozhuang::engine {
 
-/// Makes a joined rank's contribution to an item of the entry, which it has not submitted: its own
+/// Makes a joined rank's contribution to an item that it has not submitted: its own
 /// tensors, filled with the operation's neutral value. They have the rows that the description
 /// demands, or none where each rank chooses its rows. Device tensors get their memory in the
 /// bundle's turn (see StreamBundle). Throws std::bad_alloc.
-Request identity_input(const protocol::LogEntry& entry, std::size_t item, Device device);
+Request identity_input(const protocol::Item& item, Device device);
 
 /// Whether this rank has joined, and contributes neutrally to what the entry executes.
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);

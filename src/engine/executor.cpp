@@ -80,18 +80,18 @@ DeviceExecutor Executor::of(DeviceKind kind) const {
 Requests Executor::identity_inputs(const protocol::LogEntry& entry,
                                    const std::shared_ptr<ProgressSource>& progress_source) const {
     Requests requests;
-    for (std::size_t i = 0; i < entry.items.size(); ++i)
-        requests.push_back(std::make_shared<Pending>(identity_input(entry, i), progress_source));
+    for (const auto& item : entry.items)
+        requests.push_back(std::make_shared<Pending>(identity_input(item), progress_source));
     return requests;
 }
 
-Request Executor::identity_input(const protocol::LogEntry& entry, std::size_t item) const {
-    const auto kind = protocol::decode_description(entry.descriptions[item]).device;
+Request Executor::identity_input(const protocol::Item& item) const {
+    const auto kind = item.description->device;
     if (provider_ != nullptr) provider_->provide(kind);
     const auto executor = of(kind);
     const auto* on_stream = on_stream_of(executor);
     const auto device = on_stream == nullptr ? Device{} : (*on_stream)->device();
-    return engine::identity_input(entry, item, device);
+    return engine::identity_input(item, device);
 }
 
 void Executor::run(const protocol::LogEntry& entry, Requests requests,

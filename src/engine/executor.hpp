@@ -70,7 +70,7 @@ private:
     DeviceExecutor of(DeviceKind kind) const;
     void run_on(Backend& backend, const Bundle& bundle, const FailedWork& if_it_fails,
                 ExecutionListener& listener);
-    Request identity_input(const protocol::LogEntry& entry, std::size_t item) const;
+    Request identity_input(const protocol::Item& item) const;
     void attempt(const FailedWork& if_it_fails, ExecutionListener& listener,
                  const std::function<void()>& work) const;
 

@@ -179,7 +179,7 @@ std::string StallReport::nearest(const std::vector<Content>& waiting) const {
                    : fmt::format("{} '{}'", content.kind, content.text);
     };
     if (is(Request::Kind::point_to_point)) {
-        const bool sends = request_.name.text().starts_with("send");
+        const bool sends = request_.route.sending;
         const auto facing =
             fmt::format("{} {}", sends ? "send to" : "recv from", set_snapshot_.rank());
         const auto found = std::ranges::find(

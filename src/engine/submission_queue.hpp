@@ -41,7 +41,7 @@ public:
     /// again takes no memory.
     struct Tables {
         std::unordered_map<protocol::Name, std::shared_ptr<Pending>, protocol::NameHash,
-                           protocol::NameEqual>
+                           std::equal_to<>>
             named;  ///< null: no operation of the name is pending
         std::unordered_set<std::shared_ptr<Pending>> nameless;
     };

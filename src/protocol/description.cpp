@@ -84,7 +84,8 @@ bool have_same_fields(const Description& one, const Description& other,
 }  // namespace
 
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept {
-    return one == other || have_same_fields(*one, *other, [](const auto&) { return true; });
+    return one == other ||
+           (one && other && have_same_fields(*one, *other, [](const auto&) { return true; }));
 }
 
 bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept {

@@ -87,7 +87,7 @@ std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t numb
 using SharedDescription = std::shared_ptr<const Description>;
 
 SharedDescription share(Description description);
-/// Whether they describe the same, bit for bit.
+/// Whether they describe the same, bit for bit; null is the same as null only.
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept;
 /// Whether they do but for their tensors and agreements.
 bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept;

@@ -58,7 +58,8 @@ void write_entry(const LogEntry& entry, const NameTable& names, Writer& out) {
     if (entry.kind == LogEntry::Kind::execute) {
         write(out, entry.policy);
         out.ranks(entry.absent);
-        for (const auto& description : entry.descriptions) out.bytes(description);
+        if (!entry.absent.empty())
+            for (const auto& item : entry.items) out.bytes(encode(*item.description));
     } else if (has_text(entry.kind)) {
         out.enumerator(entry.code);
         for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
@@ -76,8 +77,7 @@ LogEntry read_entry(Reader& in, const NameTable& names, int size) {
         read(in, entry.policy);
         entry.absent = in.ranks(size);
         if (!entry.absent.empty())
-            for (std::size_t i = 0; i < entry.items.size(); ++i)
-                decode_description(entry.descriptions.emplace_back(in.bytes()));
+            for (auto& item : entry.items) item.description = share(decode_description(in.bytes()));
     } else if (has_text(entry.kind)) {
         entry.code = in.enumerator<ErrorCode>();
         for (auto* text : {&entry.text, &entry.tensor, &entry.operation})

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collectives/policy.hpp"
-#include "protocol/codec.hpp"
+#include "protocol/description.hpp"
 #include "protocol/name.hpp"
 #include "protocol/submitter.hpp"
 
@@ -16,11 +16,13 @@ namespace guozhuang::protocol {
 /// One request of an entry.
 struct Item {
     Name name;
-    std::uint32_t id = 0;  ///< the id the name has from here on; 0: it has none
+    std::uint32_t id = 0;                ///< the id the name has from here on; 0: it has none
+    SharedDescription description = {};  ///< execute, if ranks are absent: for them
     /// Who has submitted it on this rank; null if nobody has. It does not travel.
     std::shared_ptr<Submitter> submitter = {};
     friend bool operator==(const Item& one, const Item& other) noexcept {
-        return one.name == other.name && one.id == other.id;
+        return one.name == other.name && one.id == other.id &&
+               are_same(one.description, other.description);
     }
 };
 
@@ -42,8 +44,6 @@ struct LogEntry {
     /// execute: the ranks that have joined, and contribute neutral values to items they have not
     /// submitted
     std::vector<int> absent = {};
-    /// execute, if ranks are absent: the descriptions of the items, in full
-    std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
     int culprit =
         -1;  ///< fail, join, quit: the world rank because of which ranks have left; -1: none

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -37,27 +38,21 @@ public:
     friend bool operator==(const Name& one, const Name& other) noexcept {
         return one.text_ == other.text_ || (one.hash_ == other.hash_ && one.text() == other.text());
     }
+    template <std::same_as<std::string_view> Text>
+    friend bool operator==(const Name& name, Text text) noexcept {
+        return name.text() == text;
+    }
 
 private:
     std::size_t hash_ = hash_of({});
     std::shared_ptr<const std::string> text_;  ///< null: no text
 };
 
-/// For tables by name, in which texts can be looked up, too.
+/// For tables by name, in which std::equal_to<> finds texts, too.
 struct NameHash {
     using is_transparent = void;
     std::size_t operator()(const Name& name) const noexcept { return name.hash(); }
     std::size_t operator()(std::string_view text) const noexcept { return Name::hash_of(text); }
-};
-struct NameEqual {
-    using is_transparent = void;
-    bool operator()(const Name& one, const Name& other) const noexcept { return one == other; }
-    bool operator()(std::string_view text, const Name& name) const noexcept {
-        return text == name.text();
-    }
-    bool operator()(const Name& name, std::string_view text) const noexcept {
-        return text == name.text();
-    }
 };
 
 }  // namespace guozhuang::protocol

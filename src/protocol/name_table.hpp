@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -122,7 +123,7 @@ private:
         std::uint64_t position = 0;  ///< of the eviction
     };
 
-    std::unordered_map<Name, KnownName, NameHash, NameEqual> rows_;
+    std::unordered_map<Name, KnownName, NameHash, std::equal_to<>> rows_;
     std::unordered_map<std::uint32_t, KnownName*> with_ids_;  ///< rows by their ids
     std::map<std::uint32_t, Retired> retired_;                ///< by id
     std::map<int, std::uint64_t> applied_;                    ///< by each child, as far as is known

@@ -311,8 +311,8 @@ void Negotiator::append_ready() {
         entry.items.reserve(fused.size());
         for (auto& request : fused) {
             if (request.id == 0) request.id = id_for(request);
-            entry.items.push_back({std::move(request.name), request.id});
-            if (!entry.absent.empty()) entry.descriptions.push_back(encode(*request.description));
+            auto& item = entry.items.emplace_back(Item{std::move(request.name), request.id});
+            if (!entry.absent.empty()) item.description = std::move(request.description);
         }
         append(std::move(entry));
     }
@@ -360,17 +360,14 @@ void Negotiator::apply(LogEntry&& entry) {
 
 /// A rank that has not submitted a request knows it by the description in the entry, if any.
 void Negotiator::apply_execution(LogEntry& entry) {
-    for (std::size_t i = 0; i < entry.items.size(); ++i) {
-        auto& item = entry.items[i];
+    for (auto& item : entry.items) {
         auto& known = names_.row(item.name);
         const auto own = take_submission(known, item);
         if (own && !own->description)
             throw Error(ErrorCode::wire, fmt::format("the log executes {}, which is a join",
                                                      base::quote(item.name.text())));
-        if (item.id > 0 && own)
-            names_.use(known, item.id, own->description, position_);
-        else if (item.id > 0 && !entry.descriptions.empty())
-            names_.use(known, item.id, share(decode_description(entry.descriptions[i])), position_);
+        const auto& described = own ? own->description : item.description;
+        if (item.id > 0 && described) names_.use(known, item.id, described, position_);
         names_.let_go(known);
     }
 }

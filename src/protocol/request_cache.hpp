@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -26,7 +27,7 @@ private:
     const Name& get(std::string_view text);
     const SharedDescription& get(const Description& description, const TensorDescription& tensor);
 
-    std::unordered_set<Name, NameHash, NameEqual> names_;
+    std::unordered_set<Name, NameHash, std::equal_to<>> names_;
     std::size_t name_bytes_ = 0;                                            ///< of all texts
     std::unordered_multimap<std::size_t, SharedDescription> descriptions_;  ///< by hash
 };

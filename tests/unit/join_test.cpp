@@ -28,8 +28,7 @@ TEST_CASE("what is executed names the ranks that have joined, and describes it t
     three.submit(2, tensor("a"));
     three.settle();
     CHECK(last_of(three).absent == std::vector<int>{1});
-    CHECK((last_of(three).descriptions ==
-           std::vector<protocol::Bytes>{protocol::encode(tensor("a"))}));
+    CHECK(*last_of(three).items.front().description == tensor("a"));
     const auto id = last_of(three).items.front().id;
     for (const int rank : {2, 0}) three.join(rank);
     three.settle();
@@ -38,7 +37,7 @@ TEST_CASE("what is executed names the ranks that have joined, and describes it t
     three.submit_everywhere(tensor("a"));
     three.settle();
     CHECK(last_of(three).absent.empty());
-    CHECK(last_of(three).descriptions.empty());
+    CHECK_FALSE(last_of(three).items.front().description);
     CHECK(last_of(three).items.front().id == id);
     for (int rank = 0; rank < 3; ++rank) CHECK(three.at(rank).holdings().submissions == 0);
 }

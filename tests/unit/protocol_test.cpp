@@ -326,10 +326,10 @@ TEST_CASE("entries are read as they were written; an id that is known goes witho
     NameTable names(Ranks{});
     names.use(names.row("known by its id"sv), 7, share(allreduce("known")), 1);
     const std::vector<LogEntry> entries = {
-        {.items = {{"known by its id", 7}, {"new", 8}},
+        {.items = {{"known by its id", 7, share(allreduce("known"))},
+                   {"new", 8, share(allreduce("new"))}},
          .policy = {.forced = Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20},
-         .absent = {2},
-         .descriptions = {encode(allreduce("known")), encode(allreduce("new"))}},
+         .absent = {2}},
         {.kind = Kind::fail,
          .items = {{"new", 0}},
          .code = ErrorCode::mismatch,

@@ -209,10 +209,8 @@ private:
             const auto& first = round.votes.begin()->second;
             require(!needs(first, entry.absent),
                     "'" + item.name.text() + "' is executed without a rank that it needs");
-            require(entry.absent.empty()
-                        ? entry.descriptions.empty()
-                        : entry.descriptions.at(static_cast<std::size_t>(
-                              &item - entry.items.data())) == protocol::encode(first),
+            require(entry.absent.empty() ? !item.description
+                                         : item.description && *item.description == first,
                     "'" + item.name.text() + "' is described wrongly");
             require(std::ranges::all_of(round.votes,
                                         [&](const auto& vote) { return vote.second == first; }),
