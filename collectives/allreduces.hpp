@@ -8,8 +8,8 @@
 
 #include "collectives/algorithms.hpp"
 #include "collectives/concepts/allreduce_site.hpp"
-#include "collectives/direct/allreduce.hpp"
-#include "collectives/hierarchical/allreduce.hpp"
+#include "collectives/direct/direct_allreduce.hpp"
+#include "collectives/hierarchical/hierarchical_allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
 #include "collectives/staged/staged_allreduce.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "collectives/concepts/operation_site.hpp"
-#include "collectives/ring/all_gather.hpp"
+#include "collectives/ring/ring_all_gather.hpp"
 #include "collectives/staged/staged_all_gather.hpp"
 
 namespace guozhuang {

@@ -10,7 +10,7 @@
 
 #include "collectives/concepts/operation_site.hpp"
 #include "collectives/layout/rows.hpp"
-#include "collectives/pairwise/all_to_all.hpp"
+#include "collectives/pairwise/pairwise_all_to_all.hpp"
 #include "collectives/staged/staged_all_to_all.hpp"
 
 namespace guozhuang {

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "collectives/adasum/allreduce.hpp"
+#include "collectives/adasum/adasum_allreduce.hpp"
 #include "collectives/allreduces.hpp"
 #include "collectives/concepts/operation_site.hpp"
 #include "collectives/select.hpp"

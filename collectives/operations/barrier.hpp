@@ -3,7 +3,7 @@
 
 #include "collectives/concepts/operation_site.hpp"
 #include "collectives/staged/staged_rounds.hpp"
-#include "collectives/tree/barrier.hpp"
+#include "collectives/tree/tree_barrier.hpp"
 
 namespace guozhuang {
 

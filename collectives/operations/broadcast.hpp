@@ -8,7 +8,7 @@
 #include "collectives/concepts/operation_site.hpp"
 #include "collectives/layout/blocks.hpp"
 #include "collectives/staged/staged_broadcast.hpp"
-#include "collectives/tree/broadcast.hpp"
+#include "collectives/tree/tree_broadcast.hpp"
 
 namespace guozhuang {
 

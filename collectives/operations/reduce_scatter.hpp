@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "collectives/concepts/operation_site.hpp"
-#include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/direct/direct_reduce_scatter.hpp"
 #include "collectives/layout/rows.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/select.hpp"

@@ -30,8 +30,8 @@
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
-#include "collectives/ring/all_gather.hpp"
-#include "collectives/ring/reduce_scatter.hpp"
+#include "collectives/ring/ring_all_gather.hpp"
+#include "collectives/ring/ring_reduce_scatter.hpp"
 
 namespace guozhuang::ring {
 

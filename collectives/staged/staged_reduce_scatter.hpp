@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <span>
 
-#include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/direct/direct_reduce_scatter.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/staged/staged_rounds.hpp"
 

@@ -1,4 +1,4 @@
-#include "collectives/adasum/allreduce.hpp"
+#include "collectives/adasum/adasum_allreduce.hpp"
 
 #include "device/host/host_reduce.hpp"
 #include "support/cases/bundles.hpp"

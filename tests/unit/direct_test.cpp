@@ -1,5 +1,5 @@
-#include "collectives/direct/allreduce.hpp"
-#include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/direct/direct_allreduce.hpp"
+#include "collectives/direct/direct_reduce_scatter.hpp"
 #include "support/cases/allreduces.hpp"
 #include "support/runner/catch.hpp"
 

@@ -6,13 +6,13 @@
 #include <iostream>
 #include <sstream>
 
-#include "collectives/adasum/allreduce.hpp"
-#include "collectives/hierarchical/allreduce.hpp"
-#include "collectives/pairwise/all_to_all.hpp"
+#include "collectives/adasum/adasum_allreduce.hpp"
+#include "collectives/hierarchical/hierarchical_allreduce.hpp"
+#include "collectives/pairwise/pairwise_all_to_all.hpp"
 #include "collectives/staged/staged_allreduce.hpp"
 #include "collectives/staged/symmetric_allreduce.hpp"
-#include "collectives/tree/barrier.hpp"
-#include "collectives/tree/broadcast.hpp"
+#include "collectives/tree/tree_barrier.hpp"
+#include "collectives/tree/tree_broadcast.hpp"
 #include "support/cases/allreduces.hpp"
 #include "support/fakes/trace_wire.hpp"
 #include "support/runner/catch.hpp"
@@ -162,11 +162,11 @@ Lines hierarchical_figure() {
 }
 
 TEST_CASE("figure: hierarchical", "[figures]") {
-    check_figure("collectives/hierarchical/allreduce.hpp", hierarchical_figure());
+    check_figure("collectives/hierarchical/hierarchical_allreduce.hpp", hierarchical_figure());
 }
 
 TEST_CASE("figure: ring reduce-scatter", "[figures]") {
-    check_figure("collectives/ring/reduce_scatter.hpp",
+    check_figure("collectives/ring/ring_reduce_scatter.hpp",
                  figure_of(4, [](TraceWire& wire, std::string& end) {
                      auto symbols = parts(wire.rank(), 4);
                      TestScratch inbox(sizeof(Symbol));
@@ -176,7 +176,7 @@ TEST_CASE("figure: ring reduce-scatter", "[figures]") {
 }
 
 TEST_CASE("figure: ring all-gather", "[figures]") {
-    check_figure("collectives/ring/all_gather.hpp",
+    check_figure("collectives/ring/ring_all_gather.hpp",
                  figure_of(4, [](TraceWire& wire, std::string& end) {
                      std::vector<Symbol> symbols(4);
                      const auto rank = static_cast<std::size_t>(wire.rank());
@@ -224,7 +224,7 @@ TEST_CASE("every ring adds in the order of the figure, left to right", "[figures
 
 TEST_CASE("figure: direct exchange", "[figures]") {
     check_figure(
-        "collectives/direct/reduce_scatter.hpp",
+        "collectives/direct/direct_reduce_scatter.hpp",
         figure_of(4, [](TraceWire& wire, std::string& end) {
             auto symbols = parts(wire.rank(), 4);
             std::vector<std::span<const std::byte>> input;
@@ -235,7 +235,7 @@ TEST_CASE("figure: direct exchange", "[figures]") {
                                           scratch.span(), SymbolReduce(), 64});
             end = SymbolTable::show(sum);
         }));
-    check_figure("collectives/direct/allreduce.hpp",
+    check_figure("collectives/direct/direct_allreduce.hpp",
                  allreduce_figure(3, 3, direct_exchange<TraceWire>));
 }
 
@@ -246,7 +246,8 @@ TEST_CASE("figure: recursive doubling", "[figures]") {
 
 TEST_CASE("figure: adasum", "[figures]") {
     check_figure(
-        "collectives/adasum/allreduce.hpp", figure_of(3, [](TraceWire& wire, std::string& end) {
+        "collectives/adasum/adasum_allreduce.hpp",
+        figure_of(3, [](TraceWire& wire, std::string& end) {
             std::vector<Symbol> symbols{SymbolTable::make("", std::to_string(wire.rank()))};
             const auto tensors = one_each(symbols);
             const SymbolReduce reduce;
@@ -258,12 +259,13 @@ TEST_CASE("figure: adasum", "[figures]") {
 }
 
 TEST_CASE("figure: parameter server", "[figures]") {
-    check_figure("collectives/direct/allreduce.hpp", allreduce_figure(4, 1, one_server<TraceWire>));
+    check_figure("collectives/direct/direct_allreduce.hpp",
+                 allreduce_figure(4, 1, one_server<TraceWire>));
 }
 
 TEST_CASE("figure: broadcast", "[figures]") {
     check_figure(
-        "collectives/tree/broadcast.hpp", figure_of(7, [](TraceWire& wire, std::string& end) {
+        "collectives/tree/tree_broadcast.hpp", figure_of(7, [](TraceWire& wire, std::string& end) {
             std::vector<Symbol> symbols{wire.rank() == 1 ? SymbolTable::make("x") : Symbol{}};
             const Blocks blocks(one_each(symbols), sizeof(Symbol), 1);
             TestScratch scratch(tree::broadcast_scratch_bytes(blocks, 64));
@@ -273,24 +275,25 @@ TEST_CASE("figure: broadcast", "[figures]") {
 }
 
 TEST_CASE("figure: barrier", "[figures]") {
-    check_figure("collectives/tree/barrier.hpp", figure_of(6, [](TraceWire& wire, std::string&) {
+    check_figure("collectives/tree/tree_barrier.hpp",
+                 figure_of(6, [](TraceWire& wire, std::string&) {
                      TestScratch scratch(tree::barrier_scratch_bytes);
                      tree::barrier(wire, scratch.span());
                  }));
 }
 
 TEST_CASE("figure: all-to-all", "[figures]") {
-    check_figure(
-        "collectives/pairwise/all_to_all.hpp", figure_of(4, [](TraceWire& wire, std::string& end) {
-            std::vector<Symbol> outgoing, incoming(4);
-            for (int peer = 0; peer < 4; ++peer)
-                outgoing.push_back(
-                    SymbolTable::make(std::to_string(wire.rank()) + "." + std::to_string(peer)));
-            std::vector<std::span<const std::byte>> out;
-            for (const auto part : one_each(outgoing)) out.push_back(part);
-            pairwise::all_to_all(wire, out, one_each(incoming));
-            end = show(incoming);
-        }));
+    check_figure("collectives/pairwise/pairwise_all_to_all.hpp",
+                 figure_of(4, [](TraceWire& wire, std::string& end) {
+                     std::vector<Symbol> outgoing, incoming(4);
+                     for (int peer = 0; peer < 4; ++peer)
+                         outgoing.push_back(SymbolTable::make(std::to_string(wire.rank()) + "." +
+                                                              std::to_string(peer)));
+                     std::vector<std::span<const std::byte>> out;
+                     for (const auto part : one_each(outgoing)) out.push_back(part);
+                     pairwise::all_to_all(wire, out, one_each(incoming));
+                     end = show(incoming);
+                 }));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "collectives/hierarchical/allreduce.hpp"
+#include "collectives/hierarchical/hierarchical_allreduce.hpp"
 
 #include <deque>
 

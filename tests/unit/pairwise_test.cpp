@@ -1,4 +1,4 @@
-#include "collectives/pairwise/all_to_all.hpp"
+#include "collectives/pairwise/pairwise_all_to_all.hpp"
 
 #include "support/cases/bundles.hpp"
 #include "support/runner/catch.hpp"

@@ -1,4 +1,4 @@
-#include "collectives/direct/allreduce.hpp"
+#include "collectives/direct/direct_allreduce.hpp"
 #include "support/cases/allreduces.hpp"
 #include "support/runner/catch.hpp"
 

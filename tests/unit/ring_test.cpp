@@ -1,10 +1,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "collectives/ring/all_gather.hpp"
-#include "collectives/ring/allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
-#include "collectives/ring/reduce_scatter.hpp"
+#include "collectives/ring/ring_all_gather.hpp"
+#include "collectives/ring/ring_allreduce.hpp"
+#include "collectives/ring/ring_reduce_scatter.hpp"
 #include "support/cases/allreduces.hpp"
 #include "support/runner/catch.hpp"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "collectives/ring/all_gather.hpp"
+#include "collectives/ring/ring_all_gather.hpp"
 #include "support/fakes/inproc_ranks.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/open_files.hpp"

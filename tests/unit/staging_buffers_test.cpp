@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "collectives/tree/barrier.hpp"
+#include "collectives/tree/tree_barrier.hpp"
 #include "support/fakes/inproc_ranks.hpp"
 #include "support/runner/catch.hpp"
 

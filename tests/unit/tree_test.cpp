@@ -1,8 +1,8 @@
 #include <atomic>
 #include <bit>
 
-#include "collectives/tree/barrier.hpp"
-#include "collectives/tree/broadcast.hpp"
+#include "collectives/tree/tree_barrier.hpp"
+#include "collectives/tree/tree_broadcast.hpp"
 #include "support/cases/bundles.hpp"
 #include "support/oracles/scalar_reduce.hpp"
 #include "support/runner/catch.hpp"

@@ -8,9 +8,9 @@
 #include "backends/device/chunks.hpp"
 #include "backends/rows.hpp"
 #include "collectives/layout/rows.hpp"
-#include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/neighbours.hpp"
-#include "collectives/ring/reduce_scatter.hpp"
+#include "collectives/ring/ring_all_gather.hpp"
+#include "collectives/ring/ring_reduce_scatter.hpp"
 
 namespace guozhuang::backends {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "collectives/hierarchical/allreduce.hpp"
-#include "collectives/ring/all_gather.hpp"
+#include "collectives/hierarchical/hierarchical_allreduce.hpp"
+#include "collectives/ring/ring_all_gather.hpp"
 #include "collectives/staged/sections.hpp"
 #include "wire/shm/share_together.hpp"
 

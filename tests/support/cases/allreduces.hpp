@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/direct/allreduce.hpp"
+#include "collectives/direct/direct_allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
-#include "collectives/ring/allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
+#include "collectives/ring/ring_allreduce.hpp"
 #include "support/cases/bundles.hpp"
 #include "support/oracles/scalar_reduce.hpp"
 #include "support/oracles/serial_sums.hpp"

@@ -37,8 +37,8 @@
 
 #include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
+#include "collectives/direct/direct_reduce_scatter.hpp"
 #include "collectives/direct/pairwise_exchange.hpp"
-#include "collectives/direct/reduce_scatter.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
 
