@@ -36,6 +36,7 @@ public:
     Completions(const Completions&) = delete;
     Completions& operator=(const Completions&) = delete;
 
+    const std::shared_ptr<device::Driver>& driver() const noexcept { return driver_; }
     void add(std::shared_ptr<Completion> completion);
     /// Waits until `ended()`, looking whenever something completes; false at the deadline.
     template <class Ended>

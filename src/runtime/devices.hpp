@@ -13,27 +13,20 @@
 
 namespace guozhuang {
 
-/// A driver, and the thread that sees when its work ends.
-struct DeviceAccess {
-    std::shared_ptr<device::Driver> driver;
-    std::shared_ptr<engine::Completions> completions;
-};
-
 /// The devices of CUDA that a rank uses, shared by its process sets. Thread-safe.
 class Devices {
 public:
-    /// Throws Error(unavailable) if CUDA cannot be used. Before the first call the process calls
-    /// nothing of CUDA.
-    DeviceAccess access(const base::Config& config) {
+    /// Their driver, with the thread that sees when its work ends. Throws Error(unavailable) if
+    /// CUDA cannot be used. Before the first call the process calls nothing of CUDA.
+    std::shared_ptr<engine::Completions> access(const base::Config& config) {
         const base::Lock lock(mutex_);
-        if (!access_.driver) {
+        if (!completions_) {
             auto driver = cuda_driver(config.cuda);
             driver->limit_multiprocessors(config.device_sms);
-            access_.completions = std::make_shared<engine::Completions>(driver);
-            in_use_ = driver.get();
-            access_.driver = std::move(driver);
+            completions_ = std::make_shared<engine::Completions>(std::move(driver));
+            in_use_ = completions_->driver().get();
         }
-        return access_;
+        return completions_;
     }
 
     /// Notes which path the world's tensors take, and why no better one; empty before the first.
@@ -65,7 +58,7 @@ private:
 
     std::atomic<device::Driver*> in_use_{nullptr};
     base::Mutex mutex_;
-    DeviceAccess access_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::shared_ptr<engine::Completions> completions_ GUOZHUANG_GUARDED_BY(mutex_);
     std::string path_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

@@ -93,8 +93,8 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(const wire::Group& gro
 
 /// Device tensors have a lane of their own: the HostMover thread sends at the same time as the
 /// driving thread.
-std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
-                                                                  int device) {
+std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(
+    const std::shared_ptr<device::Driver>& driver, int device) {
     const auto& config = resources_->config;
     auto group = group_with({id_.context, wire::Lane::device_data});
     group.pump = engine_.get();
@@ -106,7 +106,7 @@ std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAc
                 if (id_.context == 0) resources_->devices.note_path(path);
             },
         .maker = {
-            .driver = access.driver,
+            .driver = driver,
             .device = device,
             .group = group,
             .order = resources_->launch_order,
@@ -124,10 +124,11 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
         throw Error(ErrorCode::unavailable,
                     "ranks that take turns (RankOptions::turns) have one thread each, and tensors "
                     "on a device need more");
-    const auto access = resources_->devices.access(resources_->config);
+    const auto completions = resources_->devices.access(resources_->config);
+    const auto& driver = completions->driver();
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(device.kind); used != devices_.end()) {
-        if (used->second == device.index) return access.driver;
+        if (used->second == device.index) return driver;
         throw Error(
             ErrorCode::invalid_argument,
             fmt::format("a tensor is on {0} {1}, but this rank's tensors of {2} are on {0} "
@@ -138,17 +139,17 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
     }
     engine_->add_executor(
         device.kind, std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
-                         .driver = access.driver,
+                         .driver = driver,
                          .device = device.index,
-                         .backend = stream_backend(access, device.index),
-                         .completions = access.completions}));
+                         .backend = stream_backend(driver, device.index),
+                         .completions = completions}));
     devices_.emplace(device.kind, device.index);
-    return access.driver;
+    return driver;
 }
 
 std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
     if (kind == DeviceKind::host) return nullptr;
-    return resources_->devices.access(resources_->config).driver;
+    return resources_->devices.access(resources_->config)->driver();
 }
 
 /// Nothing rings then, so the pauses are short.
@@ -184,13 +185,13 @@ std::string SetRuntime::device_mismatch(const TensorView& tensor) {
 
 Device SetRuntime::own_device(DeviceKind kind) {
     if (kind == DeviceKind::host) return {};
-    const auto access = resources_->devices.access(resources_->config);
+    const auto completions = resources_->devices.access(resources_->config);
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(kind); used != devices_.end()) return {kind, used->second};
     const auto& topology = transport().topology();
     const topology::HostGrid grid(topology.host_of, topology::all_ranks(topology.size()),
                                   topology.rank);
-    return {kind, grid.local_rank() % access.driver->device_count()};
+    return {kind, grid.local_rank() % completions->driver()->device_count()};
 }
 
 /// For a joined rank.

@@ -101,7 +101,8 @@ private:
     void provide(DeviceKind kind) override;
     wire::Group group_with(wire::Tag tag) const;
     std::unique_ptr<engine::Backend> host_backend(const wire::Group& group) const;
-    std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access, int device);
+    std::shared_ptr<engine::StreamBackend> stream_backend(
+        const std::shared_ptr<device::Driver>& driver, int device);
 
     std::shared_ptr<RankResources> resources_;
     const SetId id_;
