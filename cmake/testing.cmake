@@ -6,6 +6,14 @@
 find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 
+# guozhuang_keeps_cores_busy(SECONDS TEST...): tests that compute on every core, on two cores for so
+# long. They start first, the longest before the others, and one at a time: each takes two of the
+# three processors that ./run test counts for a core. Tests that wait run beside them.
+function(guozhuang_keeps_cores_busy seconds)
+  math(EXPR processors "2 * ${GUOZHUANG_CORES}")
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${processors} COST ${seconds})
+endfunction()
+
 # In seconds by the clock, for a machine that does much else. The test programs that have a watchdog
 # (tests/support) end a test that hangs sooner, and say which one it is.
 set(GUOZHUANG_TEST_TIMEOUT 900)
