@@ -53,8 +53,6 @@ endforeach()
 add_library(guozhuang_test_cases STATIC ${cases})
 target_include_directories(guozhuang_test_cases PUBLIC ${PROJECT_SOURCE_DIR}/tests
   PRIVATE $<TARGET_PROPERTY:guozhuang::guozhuang,INTERFACE_INCLUDE_DIRECTORIES>)
-# These compute what others must have computed.
-target_compile_options(guozhuang_test_cases PRIVATE -O1)
 target_link_libraries(guozhuang_test_cases PRIVATE guozhuang_options)
 
 # guozhuang_add_topics(LABEL PROGRAM FILE...): one ctest LABEL.NAME for each NAME_test.cpp.
