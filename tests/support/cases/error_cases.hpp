@@ -66,33 +66,7 @@ void expect_mismatch(Session& session, Report& report, const std::string& text, 
 /// `a` on all ranks but the last, `b` there: as mismatches say it.
 std::string sides(const Session& session, const std::string& a, const std::string& b);
 
-void mismatched_tensors(Session& session, Report& report);
-
-void mismatched_options(Session& session, Report& report);
-
-void mismatched_groups(Session& session, Report& report);
-
-/// Three kinds of tensor on as many ranks.
-void three_sides(Session& session, Report& report);
-
-/// Errors that the caller alone can see are thrown at once, on it alone; then all ranks call
-/// properly.
-void bad_arguments(Session& session, Report& report);
-
-/// Numbers that would wrap, and enumerators that do not exist.
-void impossible_values(Session& session, Report& report);
-
-/// A name is free again once its operation is complete, on this rank.
-void duplicate_names(Session& session, Report& report);
-
-/// Errors quote the beginning of a long name, and say how long it is.
-void long_names(Session& session, Report& report);
-
-/// The two sides of a message differ: both learn it, and the next message passes.
-void mismatched_messages(Session& session, Report& report);
-
-inline const RankCase all_error_cases[] = {
-    mismatched_tensors, mismatched_options, mismatched_groups, three_sides,        bad_arguments,
-    impossible_values,  duplicate_names,    long_names,        mismatched_messages};
+/// Mismatches of every kind are those of bad_inputs.hpp, and the list of tests/conformance.
+extern const std::vector<RankCase> all_error_cases;
 
 }  // namespace guozhuang::test

@@ -1,7 +1,10 @@
 #include "support/cases/process_set_cases.hpp"
 
 namespace guozhuang::test {
+namespace {
 
+/// Even, odd, without the first, without the last, the ends, the last alone, and everybody: they
+/// overlap.
 std::vector<std::vector<int>> choices_of_ranks(int size) {
     std::vector<std::vector<int>> choices(6);
     for (int rank = 0; rank < size; ++rank) {
@@ -52,6 +55,174 @@ void facts_of_sets(Session& session, Report& report) {
     std::ranges::reverse(backwards);
     report.expect(ProcessSet::create(backwards, &session).ranks() == choices[0], "any order");
 }
+
+void errors_in_sets(Session& session, Report& report) {
+    const auto bad = ErrorCode::invalid_argument;
+    std::vector<float> numbers(6, 1);
+    auto one = ProcessSet::create({session.size() - 1}, &session);
+    if (!one.contains(session.rank())) {
+        const auto text =
+            text_of("rank ", session.rank(), " is not in process set ", session.size() - 1);
+        expect_error(report, bad, {text}, [&] { allreduce(numbers, {.process_set = one}); });
+        expect_error(report, bad, {text},
+                     [&] { send(numbers, session.rank(), {.process_set = one}); });
+        expect_error(report, bad, {text}, [&] {
+            GradientReducer({{"w", numbers, numbers}}, {.process_set = one});
+        });
+        expect_error(report, bad, {text}, [&] { average_metrics({{"loss", 1}}, one); });
+    } else if (session.size() > 1) {
+        expect_error(report, bad,
+                     {text_of("recv: rank 0 is not in process set ", session.size() - 1)},
+                     [&] { recv(numbers, 0, {.process_set = one}); });
+        const std::vector<std::int64_t> splits(static_cast<std::size_t>(session.size()), 0);
+        expect_error(report, bad, {text_of(session.size(), " splits for 1 ranks")},
+                     [&] { all_to_all(numbers, splits, {.process_set = one}); });
+    }
+    one.remove();
+    expect_error(report, bad, {"rank -1 does not exist"},
+                 [&] { ProcessSet::create(std::vector{-1}, &session); });
+    expect_error(report, bad, {"no set that can be removed"},
+                 [&] { ProcessSet(&session).remove(); });
+    expect_usable(session, report);
+}
+
+/// Errors of a group name ranks of the job, not group ranks.
+void mismatches_in_sets(Session& session, Report& report) {
+    if (session.size() < 3) return;
+    const int last = session.size() - 1;
+    const auto set = ProcessSet::create({1, last}, &session);
+    const bool odd = session.rank() == last;
+    if (set.contains(session.rank())) {
+        std::vector<float> few(4), more(5);
+        auto& own = odd ? more : few;
+        expect_error(report, ErrorCode::mismatch,
+                     {"f32 [4] sent by rank 1", text_of("f32 [5] expected by rank ", last)}, [&] {
+                         odd ? recv(own, 1, {.process_set = set})
+                             : send(own, last, {.process_set = set});
+                     });
+        LinearModel model{.bias = odd ? 2.0 : 1.0};
+        const auto parameters = model.parameters();
+        expect_error(report, ErrorCode::mismatch,
+                     {text_of("'bias' holds other values on rank ", last, " than on rank 1")},
+                     [&] { check_consistent(parameters, set); });
+        std::map<std::string, double> metrics{{odd ? "lose" : "loss", 1}};
+        expect_error(report, ErrorCode::mismatch,
+                     {text_of("keys differ: 'loss' on rank 1; 'lose' on rank ", last)},
+                     [&] { average_metrics(metrics, set); });
+        few.assign(4, 1);
+        allreduce(few, {.name = "x", .process_set = set});
+        report.expect(few == std::vector<float>(4, 2), "the next operation in the set");
+    }
+    expect_usable(session, report);
+}
+
+/// An operation that is pending when its set goes: it completes if all have submitted it, else it
+/// fails.
+void removal_with_pending(Session& session, Report& report) {
+    auto set = ProcessSet::create(choices_of_ranks(session.size()).front(), &session);
+    Handle lonely;
+    int one = 1, two = 2;
+    if (set.contains(session.rank())) {
+        if (set.rank() == 0) lonely = allreduce_async(one, {.name = "lonely", .process_set = set});
+        const auto all = allreduce_async(two, {.name = "all", .process_set = set});
+        set.remove();
+        all.wait();
+        report.expect_equal(two, 2 * set.size(), "what all have submitted");
+    } else {
+        set.remove();
+    }
+    if (lonely && set.size() > 1)
+        expect_error(report, ErrorCode::departed,
+                     {"rank 2 has left process set 0,2", "(it has removed it)",
+                      "allreduce 'lonely' waits for it"},
+                     [&] { lonely.wait(); });
+    else if (lonely)
+        lonely.wait();
+    expect_usable(session, report);
+}
+
+/// Two halves of the ranks train a model each, with their own averages, samples and metrics.
+void training_in_sets(Session& session, Report& report) {
+    std::vector<ProcessSet> halves;
+    for (int colour = 0; colour < std::min(2, session.size()); ++colour)
+        halves.push_back(ProcessSet::create(
+            choices_of_ranks(session.size())[static_cast<std::size_t>(colour)], &session));
+    const auto& half = halves[static_cast<std::size_t>(session.rank() % 2)];
+    const auto colour = static_cast<double>(session.rank() % 2);
+    LinearModel model{.weights = {session.rank() + 1.0, colour}, .bias = 5};
+    broadcast_parameters(model.parameters(), half.ranks().back(), half);
+    report.expect(model.weights[0] == half.ranks().back() + 1.0,
+                  "the parameters of the half's root");
+    check_consistent(model.parameters(), half);
+    Sgd sgd{model, 1};
+    DistributedOptimizer optimizer(sgd, model.parameters(),
+                                   {.name = "the same name", .process_set = half});
+    GradientReducer beside({{"b", model.bias, model.bias_gradient}},
+                           {.name = "the same name", .session = &session});
+    model.weight_gradients = {static_cast<double>(half.rank()), 10.0 * half.rank()};
+    model.bias = 0;
+    optimizer.step();
+    const double mean = (half.size() - 1) / 2.0;
+    report.expect(model.weights[0] == half.ranks().back() + 1.0 - mean &&
+                      model.weights[1] == colour - 10 * mean,
+                  "the half's averages");
+    const auto metrics = average_metrics({{"loss", static_cast<double>(session.rank())}}, half);
+    double expected = 0;
+    for (const int rank : half.ranks()) expected += rank;
+    report.expect(std::abs(metrics.at("loss") - expected / half.size()) < 1e-12,
+                  "the half's metrics");
+    const DistributedSampler sampler(100,
+                                     {.shuffle = false, .tail = Tail::uneven, .process_set = half});
+    report.expect(sampler.indices()[0] == static_cast<std::size_t>(half.rank()),
+                  "the half's samples");
+    report.expect(
+        scale_learning_rate(0.5, half) == 0.5 * half.size() &&
+            steps_per_epoch(100, 1, half) == (99 + static_cast<std::size_t>(half.size())) /
+                                                 static_cast<std::size_t>(half.size()),
+        "local helpers");
+    beside.finish_pass();
+}
+
+/// No set of ranks of one host needs messages where they share memory, once they have met; and in
+/// an arena none stages.
+void sets_share_memory(Session& session, Report& report) {
+    const auto sets = create_sets(session);
+    GradientArena arena(1 << 20, &session);
+    constexpr std::size_t count = 50'000, bytes = count * sizeof(float);
+    std::vector<float> apart(count);
+    const int host = session.cross_rank();
+    std::vector<int> own{host};
+    std::vector<int> hosts(static_cast<std::size_t>(session.size()));
+    const auto gathered = all_gather(own, {.session = &session});
+    std::memcpy(hosts.data(), gathered.bytes.data(), gathered.bytes.size());
+    std::pmr::vector<float> inside(count, &arena);
+    for (const auto& set : sets) {
+        if (!set.contains(session.rank()) || set.size() == 1) continue;
+        const auto ranks = set.ranks();
+        const bool shares = may_share() && std::ranges::all_of(ranks, [&](int rank) {
+                                return hosts[static_cast<std::size_t>(rank)] == host;
+                            });
+        int first = 1;
+        allreduce(first, {.session = &session, .process_set = set});
+        for (const auto numbers : {std::span<float>(apart), std::span<float>(inside)}) {
+            std::ranges::fill(numbers, 1.0f + static_cast<float>(session.rank()));
+            float wanted = 0;
+            for (const int rank : ranks) wanted += 1.0f + static_cast<float>(rank);
+            const auto before = traffic(&session);
+            allreduce(numbers, {.session = &session, .process_set = set});
+            const auto after = traffic(&session);
+            report.expect(
+                std::ranges::all_of(numbers, [&](float number) { return number == wanted; }),
+                "another sum");
+            report.expect((after.messages == before.messages) == shares,
+                          "messages where there need be none, or none without");
+            if (can_share() && numbers.data() == inside.data())
+                report.expect(after.bytes - before.bytes < bytes, "what is in an arena was staged");
+        }
+    }
+}
+
+}  // namespace
 
 void every_operation_in_sets(Session& session, Report& report) {
     const auto sets = create_sets(session);
@@ -138,168 +309,6 @@ RankCase sets_come_and_go(int cycles) {
     };
 }
 
-void errors_of_creation(Session& session, Report& report) {
-    const auto bad = ErrorCode::invalid_argument;
-    const auto create = [&](std::vector<int> ranks) {
-        return ProcessSet::create(std::move(ranks), &session);
-    };
-    expect_error(report, bad, {"process set: it has no ranks"}, [&] { create({}); });
-    expect_error(report, bad,
-                 {text_of("rank ", session.size(), " does not exist; there are ranks 0 to ",
-                          session.size() - 1)},
-                 [&] {
-                     create({0, session.size()});
-                 });
-    expect_error(report, bad, {"rank -1 does not exist"}, [&] { create({-1}); });
-    expect_error(report, bad, {"rank 0 is in it twice"}, [&] { create({0, 0}); });
-    expect_error(report, bad, {"no set that can be removed"},
-                 [&] { ProcessSet(&session).remove(); });
-    if (session.size() < 2) return;
-    const int last = session.size() - 1;
-    expect_mismatch(
-        session, report, "process set: ranks differ: " + sides(session, "0", text_of("0,", last)),
-        [&] { create({0}); },
-        [&] {
-            create({last, 0});
-        });
-    report.expect_equal(create({0, last}).size(), 2, "the next set");
-}
-
-void errors_in_sets(Session& session, Report& report) {
-    const auto bad = ErrorCode::invalid_argument;
-    std::vector<float> numbers(6, 1);
-    auto one = ProcessSet::create({session.size() - 1}, &session);
-    if (!one.contains(session.rank())) {
-        const auto text =
-            text_of("rank ", session.rank(), " is not in process set ", session.size() - 1);
-        expect_error(report, bad, {text}, [&] { allreduce(numbers, {.process_set = one}); });
-        expect_error(report, bad, {text},
-                     [&] { send(numbers, session.rank(), {.process_set = one}); });
-        expect_error(report, bad, {text}, [&] {
-            GradientReducer({{"w", numbers, numbers}}, {.process_set = one});
-        });
-        expect_error(report, bad, {text}, [&] { average_metrics({{"loss", 1}}, one); });
-    } else if (session.size() > 1) {
-        const auto text = text_of(" 0 is not in process set ", session.size() - 1);
-        expect_error(report, bad, {"broadcast 'x'", "root" + text},
-                     [&] { broadcast(numbers, 0, {.name = "x", .process_set = one}); });
-        expect_error(report, bad, {"recv: rank" + text},
-                     [&] { recv(numbers, 0, {.process_set = one}); });
-        const std::vector<std::int64_t> splits(static_cast<std::size_t>(session.size()), 0);
-        expect_error(report, bad, {text_of(session.size(), " splits for 1 ranks")},
-                     [&] { all_to_all(numbers, splits, {.process_set = one}); });
-    }
-    one.remove();
-    const auto gone = text_of("process set ", session.size() - 1, " has been removed");
-    expect_error(report, bad, {gone}, [&] { allreduce(numbers, {.process_set = one}); });
-    expect_error(report, bad, {gone + " before"}, [&] { one.remove(); });
-    expect_usable(session, report);
-}
-
-void mismatches_in_sets(Session& session, Report& report) {
-    if (session.size() < 3) return;
-    const int last = session.size() - 1;
-    const auto set = ProcessSet::create({1, last}, &session);
-    const bool odd = session.rank() == last;
-    if (set.contains(session.rank())) {
-        std::vector<float> few(4), more(5);
-        auto& own = odd ? more : few;
-        const auto error = error_of([&] { allreduce(own, {.name = "x", .process_set = set}); });
-        report.expect(
-            error &&
-                error->what() ==
-                    text_of("allreduce 'x': shapes differ: [4] on rank 1; [5] on rank ", last) &&
-                error->ranks() == std::vector<int>{last},
-            error ? error->what() : "no error");
-        expect_error(
-            report, ErrorCode::mismatch,
-            {text_of("broadcast 'y': roots differ: 1 on rank 1; ", last, " on rank ", last)},
-            [&] { broadcast(few, session.rank(), {.name = "y", .process_set = set}); });
-        expect_error(report, ErrorCode::mismatch,
-                     {"f32 [4] sent by rank 1", text_of("f32 [5] expected by rank ", last)}, [&] {
-                         odd ? recv(own, 1, {.process_set = set})
-                             : send(own, last, {.process_set = set});
-                     });
-        LinearModel model{.bias = odd ? 2.0 : 1.0};
-        const auto parameters = model.parameters();
-        expect_error(report, ErrorCode::mismatch,
-                     {text_of("'bias' holds other values on rank ", last, " than on rank 1")},
-                     [&] { check_consistent(parameters, set); });
-        std::map<std::string, double> metrics{{odd ? "lose" : "loss", 1}};
-        expect_error(report, ErrorCode::mismatch,
-                     {text_of("keys differ: 'loss' on rank 1; 'lose' on rank ", last)},
-                     [&] { average_metrics(metrics, set); });
-        few.assign(4, 1);
-        allreduce(few, {.name = "x", .process_set = set});
-        report.expect(few == std::vector<float>(4, 2), "the next operation in the set");
-    }
-    expect_usable(session, report);
-}
-
-void removal_with_pending(Session& session, Report& report) {
-    auto set = ProcessSet::create(choices_of_ranks(session.size()).front(), &session);
-    Handle lonely;
-    int one = 1, two = 2;
-    if (set.contains(session.rank())) {
-        if (set.rank() == 0) lonely = allreduce_async(one, {.name = "lonely", .process_set = set});
-        const auto all = allreduce_async(two, {.name = "all", .process_set = set});
-        set.remove();
-        all.wait();
-        report.expect_equal(two, 2 * set.size(), "what all have submitted");
-    } else {
-        set.remove();
-    }
-    if (lonely && set.size() > 1)
-        expect_error(report, ErrorCode::departed,
-                     {"rank 2 has left process set 0,2", "(it has removed it)",
-                      "allreduce 'lonely' waits for it"},
-                     [&] { lonely.wait(); });
-    else if (lonely)
-        lonely.wait();
-    expect_usable(session, report);
-}
-
-void training_in_sets(Session& session, Report& report) {
-    std::vector<ProcessSet> halves;
-    for (int colour = 0; colour < std::min(2, session.size()); ++colour)
-        halves.push_back(ProcessSet::create(
-            choices_of_ranks(session.size())[static_cast<std::size_t>(colour)], &session));
-    const auto& half = halves[static_cast<std::size_t>(session.rank() % 2)];
-    const auto colour = static_cast<double>(session.rank() % 2);
-    LinearModel model{.weights = {session.rank() + 1.0, colour}, .bias = 5};
-    broadcast_parameters(model.parameters(), half.ranks().back(), half);
-    report.expect(model.weights[0] == half.ranks().back() + 1.0,
-                  "the parameters of the half's root");
-    check_consistent(model.parameters(), half);
-    Sgd sgd{model, 1};
-    DistributedOptimizer optimizer(sgd, model.parameters(),
-                                   {.name = "the same name", .process_set = half});
-    GradientReducer beside({{"b", model.bias, model.bias_gradient}},
-                           {.name = "the same name", .session = &session});
-    model.weight_gradients = {static_cast<double>(half.rank()), 10.0 * half.rank()};
-    model.bias = 0;
-    optimizer.step();
-    const double mean = (half.size() - 1) / 2.0;
-    report.expect(model.weights[0] == half.ranks().back() + 1.0 - mean &&
-                      model.weights[1] == colour - 10 * mean,
-                  "the half's averages");
-    const auto metrics = average_metrics({{"loss", static_cast<double>(session.rank())}}, half);
-    double expected = 0;
-    for (const int rank : half.ranks()) expected += rank;
-    report.expect(std::abs(metrics.at("loss") - expected / half.size()) < 1e-12,
-                  "the half's metrics");
-    const DistributedSampler sampler(100,
-                                     {.shuffle = false, .tail = Tail::uneven, .process_set = half});
-    report.expect(sampler.indices()[0] == static_cast<std::size_t>(half.rank()),
-                  "the half's samples");
-    report.expect(
-        scale_learning_rate(0.5, half) == 0.5 * half.size() &&
-            steps_per_epoch(100, 1, half) == (99 + static_cast<std::size_t>(half.size())) /
-                                                 static_cast<std::size_t>(half.size()),
-        "local helpers");
-    beside.finish_pass();
-}
-
 void closing_with_sets(Session& session, Report& report) {
     const auto sets = create_sets(session);
     std::vector<std::vector<float>> numbers(sets.size(), std::vector<float>(1000, 1));
@@ -326,41 +335,14 @@ void closing_with_sets(Session& session, Report& report) {
                       "a set that outlives its session takes nothing");
 }
 
-void sets_share_memory(Session& session, Report& report) {
-    const auto sets = create_sets(session);
-    GradientArena arena(1 << 20, &session);
-    constexpr std::size_t count = 50'000, bytes = count * sizeof(float);
-    std::vector<float> apart(count);
-    const int host = session.cross_rank();
-    std::vector<int> own{host};
-    std::vector<int> hosts(static_cast<std::size_t>(session.size()));
-    const auto gathered = all_gather(own, {.session = &session});
-    std::memcpy(hosts.data(), gathered.bytes.data(), gathered.bytes.size());
-    std::pmr::vector<float> inside(count, &arena);
-    for (const auto& set : sets) {
-        if (!set.contains(session.rank()) || set.size() == 1) continue;
-        const auto ranks = set.ranks();
-        const bool shares = may_share() && std::ranges::all_of(ranks, [&](int rank) {
-                                return hosts[static_cast<std::size_t>(rank)] == host;
-                            });
-        int first = 1;
-        allreduce(first, {.session = &session, .process_set = set});
-        for (const auto numbers : {std::span<float>(apart), std::span<float>(inside)}) {
-            std::ranges::fill(numbers, 1.0f + static_cast<float>(session.rank()));
-            float wanted = 0;
-            for (const int rank : ranks) wanted += 1.0f + static_cast<float>(rank);
-            const auto before = traffic(&session);
-            allreduce(numbers, {.session = &session, .process_set = set});
-            const auto after = traffic(&session);
-            report.expect(
-                std::ranges::all_of(numbers, [&](float number) { return number == wanted; }),
-                "another sum");
-            report.expect((after.messages == before.messages) == shares,
-                          "messages where there need be none, or none without");
-            if (can_share() && numbers.data() == inside.data())
-                report.expect(after.bytes - before.bytes < bytes, "what is in an arena was staged");
-        }
-    }
-}
+const std::vector<RankCase> all_process_set_cases{facts_of_sets,
+                                                  sets_share_memory,
+                                                  every_operation_in_sets,
+                                                  random_operations_in_sets(1, 3),
+                                                  sets_in_different_orders(5, 50'000),
+                                                  errors_in_sets,
+                                                  mismatches_in_sets,
+                                                  removal_with_pending,
+                                                  training_in_sets};
 
 }  // namespace guozhuang::test
