@@ -47,29 +47,9 @@ struct Placed {
 void reduce_group(Session& session, Report& report, const std::string& name, GradientArena* arena,
                   const Reduce& reduce = {.dtype = DType::f32, .shape = {}, .how = {}});
 
-void all_reductions_in_an_arena(Session& session, Report& report);
-
-/// In place a rank gives its sums to each other rank; where memory is private, its terms besides.
-/// So less is counted of what is in place.
-void in_place_is_seen(Session& session, Report& report);
-
 /// Arenas of other sizes, tensors at other places in them, some on some ranks only: all of it is
 /// right.
 void unequal_arenas(Session& session, Report& report);
-
-/// The bits do not depend on where the tensors lie.
-void same_bits_anywhere(Session& session, Report& report);
-
-/// An arena may end on some ranks before others, and a new one begin.
-void arenas_come_and_go(Session& session, Report& report);
-
-/// Some ranks have one of two arenas no more, and others use that one.
-void arena_that_others_have_lost(Session& session, Report& report);
-
-void full_arena(Session& session, Report& report);
-
-/// The other operations take tensors from an arena, too.
-void other_operations_in_an_arena(Session& session, Report& report);
 
 /// Memory that each rank has from malloc, at its own distance from a page's beginning.
 class Buffer {
@@ -97,25 +77,8 @@ void reduce_numbers(Session& session, Report& report, const std::string& name,
 /// Neighbours, with and without a gap; of a few bytes, of more than a page, and none.
 std::vector<std::span<float>> several(Buffer& buffer);
 
-void shared_in_place(Session& session, Report& report);
-
-/// Tensors need not begin where their elements would.
-void oddly_placed(Session& session, Report& report);
-
-/// Memory may be freed and used again once the registration has ended, whatever the others do.
-void freed_and_used_again(Session& session, Report& report);
-
-/// Some ranks have an arena, others share what they have, and one does neither.
-void all_kinds_at_once(Session& session, Report& report);
-
-/// Memory that one rank cannot share is shared on none, and operations on it work.
-void not_ordinary_memory(Session& session, Report& report);
-
 /// A child sees what its parent has, and what it writes stays with it.
 void children_apart(Session& session, Report& report);
-
-/// Three steps of an optimizer whose gradients are shared.
-void optimizer_that_shares(Session& session, Report& report);
 
 /// Times of both kinds of memory that are the same on all ranks, of reductions that leave the
 /// gradients as they are; an error on all ranks once a batch has begun on one.
@@ -172,19 +135,6 @@ void step_tied(Session& session, Report& report, Tied& tied, Optimizer& optimize
                   name + ": the other gradient");
 }
 
-/// A gradient of two parameters is summed once, wherever it lies and however often it is marked.
-void tied_weights(Session& session, Report& report);
-
-/// Tied on the last rank alone: an error on all.
-void tied_on_one_rank(Session& session, Report& report);
-
-/// Tensors that overlap are refused by name before anything is sent. If ranks can share memory,
-/// share() fails on all of them, though only one is at fault.
-void overlapping_tensors(Session& session, Report& report);
-
-/// Memory that one registration holds is not shared by a second one.
-void shared_again(Session& session, Report& report);
-
 /// How many bytes this rank moves in the act.
 template <class Act>
 std::uint64_t bytes_moved(Session& session, Act&& act) {
@@ -193,29 +143,6 @@ std::uint64_t bytes_moved(Session& session, Act&& act) {
     return traffic(&session).bytes - before;
 }
 
-/// Any number of tensors whose ends are private; and a few beside others that are wholly so. Fewer
-/// bytes move than if all were staged.
-void many_in_place(Session& session, Report& report);
-
-inline const RankCase all_arena_cases[] = {all_reductions_in_an_arena,
-                                           unequal_arenas,
-                                           same_bits_anywhere,
-                                           arenas_come_and_go,
-                                           full_arena,
-                                           in_place_is_seen,
-                                           other_operations_in_an_arena,
-                                           shared_in_place,
-                                           freed_and_used_again,
-                                           all_kinds_at_once,
-                                           not_ordinary_memory,
-                                           optimizer_that_shares,
-                                           measured_sharing,
-                                           oddly_placed,
-                                           arena_that_others_have_lost,
-                                           tied_weights,
-                                           tied_on_one_rank,
-                                           overlapping_tensors,
-                                           shared_again,
-                                           many_in_place};
+extern const std::vector<RankCase> all_arena_cases;
 
 }  // namespace guozhuang::test

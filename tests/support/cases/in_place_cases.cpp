@@ -99,6 +99,55 @@ Rows equal_parts(std::int64_t rows, int ranks) {
     return all;
 }
 
+/// Splits that do not fit their tensor or differ between ranks are errors, which name them.
+void refused_splits(Session& session, Report& report) {
+    const auto ranks = static_cast<std::size_t>(session.size());
+    std::vector<float> numbers(3 * ranks);
+    const auto refused = [&](const Rows& splits, const std::string& text) {
+        expect_error(report, bad_argument, {"reduce_scatter 'x': " + text}, [&] {
+            return reduce_scatter(numbers, {.name = "x", .splits = splits, .session = &session});
+        });
+    };
+    refused(Rows(ranks + 1, 1), text_of(ranks + 1, " splits for ", ranks, " ranks"));
+    refused(Rows(ranks, 4), "splits [4");
+    Rows negative(ranks, 3);
+    negative[0] = -3;
+    refused(negative, "splits [-3");
+    const AllreduceOptions splitting{.name = "x", .splits = Rows(ranks, 3), .session = &session};
+    expect_error(report, bad_argument, {"allreduce 'x': it takes no splits"},
+                 [&] { allreduce(numbers, splitting); });
+    expect_error(report, bad_argument, {"reduce_scatter 'x': splits are of one tensor"}, [&] {
+        return grouped_reduce_scatter(std::vector<TensorView>{numbers}, splitting);
+    });
+    if (ranks == 1) return;
+    Rows own(ranks, 3);
+    if (session.rank() == 1) {
+        own[0] = 4;
+        own[1] = 2;
+    }
+    const std::string more = ranks > 2 ? ", 3" : "";
+    expect_error(
+        report, ErrorCode::mismatch,
+        {"reduce_scatter 'x': splits differ: [3, 3" + more, "on rank 1", text_of("; [4, 2", more)},
+        [&] { return reduce_scatter(numbers, {.name = "x", .splits = own, .session = &session}); });
+    expect_usable(session, report);
+}
+
+/// A rank that has joined adds nothing to parts that others are given.
+void splits_beside_joined_rank(Session& session, Report& report) {
+    const int last = session.size() - 1;
+    if (session.rank() < last) {
+        Rows splits(static_cast<std::size_t>(session.size()), 1);
+        splits[0] = 5;
+        std::vector<int> numbers(static_cast<std::size_t>(sum(splits)), 3);
+        const auto result = reduce_scatter(
+            numbers, {.name = "beside a joined rank", .splits = splits, .session = &session});
+        report.expect(result.as<int>() == std::vector<int>(session.rank() == 0 ? 5 : 1, 3 * last),
+                      "parts beside a joined rank");
+    }
+    join({.session = &session});
+}
+
 }  // namespace
 
 void results_in_place(const Among& among, Report& report) {
@@ -166,51 +215,7 @@ void misplaced_blocks(const Among& among, Report& report) {
     start_allreduce(among, "after misplaced blocks", {DType::f32, {4099}})(report);
 }
 
-void refused_splits(Session& session, Report& report) {
-    const auto ranks = static_cast<std::size_t>(session.size());
-    std::vector<float> numbers(3 * ranks);
-    const auto refused = [&](const Rows& splits, const std::string& text) {
-        expect_error(report, bad_argument, {"reduce_scatter 'x': " + text}, [&] {
-            return reduce_scatter(numbers, {.name = "x", .splits = splits, .session = &session});
-        });
-    };
-    refused(Rows(ranks + 1, 1), text_of(ranks + 1, " splits for ", ranks, " ranks"));
-    refused(Rows(ranks, 4), "splits [4");
-    Rows negative(ranks, 3);
-    negative[0] = -3;
-    refused(negative, "splits [-3");
-    const AllreduceOptions splitting{.name = "x", .splits = Rows(ranks, 3), .session = &session};
-    expect_error(report, bad_argument, {"allreduce 'x': it takes no splits"},
-                 [&] { allreduce(numbers, splitting); });
-    expect_error(report, bad_argument, {"reduce_scatter 'x': splits are of one tensor"}, [&] {
-        return grouped_reduce_scatter(std::vector<TensorView>{numbers}, splitting);
-    });
-    if (ranks == 1) return;
-    Rows own(ranks, 3);
-    if (session.rank() == 1) {
-        own[0] = 4;
-        own[1] = 2;
-    }
-    const std::string more = ranks > 2 ? ", 3" : "";
-    expect_error(
-        report, ErrorCode::mismatch,
-        {"reduce_scatter 'x': splits differ: [3, 3" + more, "on rank 1", text_of("; [4, 2", more)},
-        [&] { return reduce_scatter(numbers, {.name = "x", .splits = own, .session = &session}); });
-    expect_usable(session, report);
-}
-
-void splits_beside_joined_rank(Session& session, Report& report) {
-    const int last = session.size() - 1;
-    if (session.rank() < last) {
-        Rows splits(static_cast<std::size_t>(session.size()), 1);
-        splits[0] = 5;
-        std::vector<int> numbers(static_cast<std::size_t>(sum(splits)), 3);
-        const auto result = reduce_scatter(
-            numbers, {.name = "beside a joined rank", .splits = splits, .session = &session});
-        report.expect(result.as<int>() == std::vector<int>(session.rank() == 0 ? 5 : 1, 3 * last),
-                      "parts beside a joined rank");
-    }
-    join({.session = &session});
-}
+const std::vector<RankCase> all_in_place_cases{results_in_place, misplaced_blocks, refused_splits,
+                                               splits_beside_joined_rank};
 
 }  // namespace guozhuang::test

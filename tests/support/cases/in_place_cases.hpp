@@ -12,13 +12,6 @@ void results_in_place(const Among& among, Report& report);
 /// Every other overlap is refused: at once where this rank knows, else by wait(), on it alone.
 void misplaced_blocks(const Among& among, Report& report);
 
-/// Splits that do not fit their tensor or differ between ranks are errors, which name them.
-void refused_splits(Session& session, Report& report);
-
-/// A rank that has joined adds nothing to parts that others are given.
-void splits_beside_joined_rank(Session& session, Report& report);
-
-inline const RankCase all_in_place_cases[] = {results_in_place, misplaced_blocks, refused_splits,
-                                              splits_beside_joined_rank};
+extern const std::vector<RankCase> all_in_place_cases;
 
 }  // namespace guozhuang::test

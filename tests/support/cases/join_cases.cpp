@@ -1,13 +1,17 @@
 #include "support/cases/join_cases.hpp"
 
 namespace guozhuang::test {
+namespace {
 
+/// The ranks of a job that still have data in a step, if the first has one step, the second two,
+/// and so on.
 std::vector<int> active_in(int step, int ranks) {
     std::vector<int> active;
     for (int rank = step; rank < ranks; ++rank) active.push_back(rank);
     return active;
 }
 
+/// Adasum has an order among all ranks, in which nothing stands for those that have joined.
 std::vector<Tensor> contributions_of(const std::vector<int>& active, const std::string& name,
                                      const Reduce& reduce) {
     std::vector<Tensor> all;
@@ -30,6 +34,8 @@ std::vector<Reduce> all_reductions(const Shape& shape) {
     return all;
 }
 
+/// Reductions in a step, fused as it comes: what the active ranks have contributed, and an average
+/// divides by how many they are.
 void reduce_without_some(Session& session, Report& report, const std::string& step,
                          const std::vector<int>& active, Device device) {
     std::vector<std::function<void()>> finishes;
@@ -70,6 +76,8 @@ void scatter_without_some(Session& session, Report& report, const std::string& s
     }
 }
 
+/// Operations without joined ranks: an all_gather without their rows, a broadcast from a root that
+/// has not joined, a barrier and a group.
 void move_without_some(Session& session, Report& report, const std::string& step,
                        const std::vector<int>& active) {
     const Among all(session);
@@ -90,6 +98,56 @@ void move_without_some(Session& session, Report& report, const std::string& step
             name);
     }
 }
+
+/// Rank 0 has joined, and cannot be done without.
+void joined_and_needed(Session& session, Report& report) {
+    if (session.size() == 1) return;
+    if (session.rank() > 0) {
+        std::vector<float> numbers(static_cast<std::size_t>(session.size()));
+        expect_error(report, ErrorCode::departed, {"broadcast 'b': its root, rank 0, has joined"},
+                     [&] { broadcast(numbers, 0, {.name = "b"}); });
+        expect_error(report, ErrorCode::departed,
+                     {"all_to_all 'a': it needs every rank, and rank 0 has joined"},
+                     [&] { all_to_all(numbers, {}, {.name = "a"}); });
+        expect_error(report, ErrorCode::departed,
+                     {"create_process_set", "it needs every rank, and rank 0 has joined"},
+                     [&] { ProcessSet::create({1}); });
+        std::vector<std::int64_t> shape(1 + static_cast<std::size_t>(session.rank() % 2), 1);
+        if (session.size() > 2)
+            expect_error(report, ErrorCode::mismatch, {"allreduce 'm': shapes differ"}, [&] {
+                allreduce(TensorView(numbers.data(), DType::f32, shape), {.name = "m"});
+            });
+    }
+    join();
+    expect_usable(session, report);
+}
+
+/// Joining in one set says nothing about others.
+void joining_in_sets(Session& session, Report& report) {
+    if (session.size() < 3) return;
+    const auto low = ProcessSet::create({0, 1}), high = ProcessSet::create({1, 2});
+    if (session.rank() < 2) {
+        const auto first = session.rank() == 0 ? join_async({.process_set = low}) : JoinHandle();
+        int ones = 1;
+        if (session.rank() == 1) allreduce(ones, {.name = "x", .process_set = low});
+        report.expect_equal(ones, 1, "the sum of one rank in a set of two");
+        if (session.rank() == 1)
+            report.expect_equal(join({.process_set = low}), 1, "the last in the set");
+        if (first) report.expect_equal(first.last_rank(), 1, "the last in the set");
+    }
+    if (session.rank() == 1 || session.rank() == 2) {
+        const auto own = session.rank() == 2 ? join_async({.process_set = high}) : JoinHandle();
+        int ones = 1;
+        if (session.rank() == 1)
+            allreduce(ones, {.name = "x", .op = ReduceOp::average, .process_set = high});
+        if (session.rank() == 1)
+            report.expect_equal(join({.process_set = high}), 1, "the last in the other set");
+        if (own) own.wait();
+    }
+    expect_usable(session, report);
+}
+
+}  // namespace
 
 void uneven_steps(Session& session, Report& report) {
     for (int epoch = 0; epoch < 3; ++epoch) {
@@ -145,52 +203,6 @@ void submissions_around_a_join(Session& session, Report& report) {
     report.expect_equal(refused, session.size(), "what was refused before");
 }
 
-void joined_and_needed(Session& session, Report& report) {
-    if (session.size() == 1) return;
-    if (session.rank() > 0) {
-        std::vector<float> numbers(static_cast<std::size_t>(session.size()));
-        expect_error(report, ErrorCode::departed, {"broadcast 'b': its root, rank 0, has joined"},
-                     [&] { broadcast(numbers, 0, {.name = "b"}); });
-        expect_error(report, ErrorCode::departed,
-                     {"all_to_all 'a': it needs every rank, and rank 0 has joined"},
-                     [&] { all_to_all(numbers, {}, {.name = "a"}); });
-        expect_error(report, ErrorCode::departed,
-                     {"create_process_set", "it needs every rank, and rank 0 has joined"},
-                     [&] { ProcessSet::create({1}); });
-        std::vector<std::int64_t> shape(1 + static_cast<std::size_t>(session.rank() % 2), 1);
-        if (session.size() > 2)
-            expect_error(report, ErrorCode::mismatch, {"allreduce 'm': shapes differ"}, [&] {
-                allreduce(TensorView(numbers.data(), DType::f32, shape), {.name = "m"});
-            });
-    }
-    join();
-    expect_usable(session, report);
-}
-
-void joining_in_sets(Session& session, Report& report) {
-    if (session.size() < 3) return;
-    const auto low = ProcessSet::create({0, 1}), high = ProcessSet::create({1, 2});
-    if (session.rank() < 2) {
-        const auto first = session.rank() == 0 ? join_async({.process_set = low}) : JoinHandle();
-        int ones = 1;
-        if (session.rank() == 1) allreduce(ones, {.name = "x", .process_set = low});
-        report.expect_equal(ones, 1, "the sum of one rank in a set of two");
-        if (session.rank() == 1)
-            report.expect_equal(join({.process_set = low}), 1, "the last in the set");
-        if (first) report.expect_equal(first.last_rank(), 1, "the last in the set");
-    }
-    if (session.rank() == 1 || session.rank() == 2) {
-        const auto own = session.rank() == 2 ? join_async({.process_set = high}) : JoinHandle();
-        int ones = 1;
-        if (session.rank() == 1)
-            allreduce(ones, {.name = "x", .op = ReduceOp::average, .process_set = high});
-        if (session.rank() == 1)
-            report.expect_equal(join({.process_set = high}), 1, "the last in the other set");
-        if (own) own.wait();
-    }
-    expect_usable(session, report);
-}
-
 void training_with_uneven_batches(Session& session, Report& report) {
     LinearModel model{.weights = {1, 2}, .bias = 3};
     Sgd sgd{model, 1};
@@ -235,5 +247,9 @@ void helpers_without_some(Session& session, Report& report) {
     }
     join();
 }
+
+const std::vector<RankCase> all_join_cases{
+    uneven_steps,    submissions_around_a_join,    joined_and_needed,
+    joining_in_sets, training_with_uneven_batches, helpers_without_some};
 
 }  // namespace guozhuang::test

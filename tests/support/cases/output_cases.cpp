@@ -155,8 +155,8 @@ void misfit_of_rows(const Among& among, Report& report, const std::string& label
     report.expect(output.is_intact_around(), label + ": written beyond the output");
 }
 
-}  // namespace
-
+/// Errors that the caller alone can see are thrown at once, on it alone; then all ranks gather
+/// properly.
 void refused_outputs(Session& session, Report& report) {
     if (session.rank() == session.size() - 1) {
         operations_without_results(session, report);
@@ -169,35 +169,7 @@ void refused_outputs(Session& session, Report& report) {
     expect_usable(session, report);
 }
 
-void misfits(const Among& among, Report& report) {
-    const auto self = among.rank(), ranks = among.size();
-    auto own = tensor_of(rows_of_rank(self, self + 1), among.device());
-    auto for_all = tensor_of(rows_of_rank(self, std::int64_t{ranks} * (self + 1)), among.device());
-    auto first = tensor_of(rows_of_rank(0, 2), among.device());
-    const std::vector splits(static_cast<std::size_t>(ranks), std::int64_t{self} + 1);
-    const auto input = own.view(), inputs = for_all.view();
-    const std::vector group{first.view(), input};
-    auto options = options_of(among, "misfit");
-    const auto into = [&](const std::vector<TensorView>& outputs) -> const Options& {
-        options.outputs = outputs;
-        return options;
-    };
-    GuardedTensor first_output(DType::f32, {2 * std::int64_t{ranks}, row_length}, among.device());
-    for (const auto rows :
-         {all_rows(ranks) - 1, std::int64_t{0}, 2 * all_rows(ranks) + 1, all_rows(ranks)}) {
-        misfit_of_rows(among, report, "all_gather 'misfit': output", {}, rows,
-                       [&](const auto& outputs) { return all_gather_async(input, into(outputs)); });
-        misfit_of_rows(
-            among, report, "all_to_all 'misfit': output", {}, rows,
-            [&](const auto& outputs) { return all_to_all_async(inputs, splits, into(outputs)); });
-        misfit_of_rows(
-            among, report, "all_gather 'misfit': output [1]", {first_output.view()}, rows,
-            [&](const auto& outputs) { return grouped_all_gather_async(group, into(outputs)); });
-    }
-    report.expect(first_output.is_intact_around(), "written beyond the first output");
-    start_allreduce(among, "after misfits", {DType::f32, {4099}})(report);
-}
-
+/// A result in an output is read as any other.
 void results_in_outputs(Session& session, Report& report) {
     const auto ranks = static_cast<std::size_t>(session.size());
     std::vector<int> numbers{session.rank(), -1}, all(2 * ranks), expected;
@@ -228,6 +200,7 @@ void results_in_outputs(Session& session, Report& report) {
     report.expect(*kept == expected && watched.use_count() == 1, "kept until it is complete");
 }
 
+/// Rank 0's arena goes before the last rank has submitted, with outputs or inputs in it.
 void outputs_gone_in_flight(Session& session, Report& report) {
     constexpr std::size_t count = 50'000;
     const int last = session.size() - 1;
@@ -270,6 +243,37 @@ void outputs_gone_in_flight(Session& session, Report& report) {
     report.expect(results[1].output == beside.data(), "only the one that is gone is forgotten");
 }
 
+}  // namespace
+
+void misfits(const Among& among, Report& report) {
+    const auto self = among.rank(), ranks = among.size();
+    auto own = tensor_of(rows_of_rank(self, self + 1), among.device());
+    auto for_all = tensor_of(rows_of_rank(self, std::int64_t{ranks} * (self + 1)), among.device());
+    auto first = tensor_of(rows_of_rank(0, 2), among.device());
+    const std::vector splits(static_cast<std::size_t>(ranks), std::int64_t{self} + 1);
+    const auto input = own.view(), inputs = for_all.view();
+    const std::vector group{first.view(), input};
+    auto options = options_of(among, "misfit");
+    const auto into = [&](const std::vector<TensorView>& outputs) -> const Options& {
+        options.outputs = outputs;
+        return options;
+    };
+    GuardedTensor first_output(DType::f32, {2 * std::int64_t{ranks}, row_length}, among.device());
+    for (const auto rows :
+         {all_rows(ranks) - 1, std::int64_t{0}, 2 * all_rows(ranks) + 1, all_rows(ranks)}) {
+        misfit_of_rows(among, report, "all_gather 'misfit': output", {}, rows,
+                       [&](const auto& outputs) { return all_gather_async(input, into(outputs)); });
+        misfit_of_rows(
+            among, report, "all_to_all 'misfit': output", {}, rows,
+            [&](const auto& outputs) { return all_to_all_async(inputs, splits, into(outputs)); });
+        misfit_of_rows(
+            among, report, "all_gather 'misfit': output [1]", {first_output.view()}, rows,
+            [&](const auto& outputs) { return grouped_all_gather_async(group, into(outputs)); });
+    }
+    report.expect(first_output.is_intact_around(), "written beyond the first output");
+    start_allreduce(among, "after misfits", {DType::f32, {4099}})(report);
+}
+
 void outputs_beside_joined_rank(Session& session, Report& report) {
     const Among among(session);
     const int last = session.size() - 1;
@@ -286,5 +290,8 @@ void outputs_beside_joined_rank(Session& session, Report& report) {
     }
     join({.session = &session});
 }
+
+const std::vector<RankCase> all_output_cases{refused_outputs, misfits, results_in_outputs,
+                                             outputs_gone_in_flight, outputs_beside_joined_rank};
 
 }  // namespace guozhuang::test
