@@ -59,7 +59,8 @@ TEST_CASE("a child that reports what cannot be is refused") {
 }
 
 TEST_CASE("a log that cannot be is refused") {
-    constexpr std::uint64_t entry = 3, execute = 0, evict = 2, all_shut_down = 4, quit = 5;
+    constexpr std::uint64_t entry = 3, execute = 0, fail = 1, evict = 2, join = 3,
+                            all_shut_down = 4, quit = 5;
     Negotiation two(2, {});
     two.submit_everywhere(tensor("a"));  // gets id 1
     two.settle();
@@ -71,7 +72,10 @@ TEST_CASE("a log that cannot be is refused") {
     CHECK(refused(message(0, entry, evict, 1, 2, 1, 'b')) ==
           "the log gives 'b' an id that is not its own");
     CHECK(refused(message(0, entry, evict, 2, 1, 1)) == "the log forgets 'a' twice");
-    CHECK(refused(message(0, entry, quit, 0, 0, 0, 0, 0, 0, 0)) ==
+    for (const auto kind : {fail, join, quit})  // without items or ranks
+        CHECK(refused(message(0, entry, kind, 0, 0, 0, 0, 0, 0, 0)) ==
+              "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, join, 1, 0, 1, 'j', 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
     two.join(1, "j");
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'j', 0, 0, 0, 0, 0, 0, 0)) ==

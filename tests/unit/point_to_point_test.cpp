@@ -117,6 +117,17 @@ TEST_CASE("a send and a receive meet, whichever is first") {
     CHECK(pair.right.mail.received == std::vector<std::size_t>{40, 40});
 }
 
+TEST_CASE("the k-th send of a route meets its k-th receive, and that of no other tag") {
+    Pair pair;
+    for (const std::int64_t count : {5, 6}) pair.left.post(true, 0, count);
+    pair.left.post(true, 1, 9);
+    pair.talk();
+    for (const std::int64_t count : {5, 6}) pair.right.post(false, 0, count);
+    pair.talk();
+    CHECK(pair.left.ends == std::vector<std::string>(2));
+    CHECK(pair.right.ends == std::vector<std::string>(2));
+}
+
 TEST_CASE("a send or receive ends when its payload has arrived; one without payload needs none") {
     Pair pair;
     pair.right.mail.arrived = false;
