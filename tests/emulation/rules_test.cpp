@@ -35,14 +35,6 @@ int call_from_host_function(const Arguments&) {
 }
 const ChildCase host_function("call from a host function", call_from_host_function);
 
-int call_from_callback(const Arguments&) {
-    const TestStream stream;
-    const auto call = [](cudaStream_t calling, cudaError_t, void*) { cudaStreamQuery(calling); };
-    cudaStreamAddCallback(stream.native, call, nullptr, 0);
-    return static_cast<int>(cudaStreamSynchronize(stream.native));
-}
-const ChildCase callback("call from a callback", call_from_callback);
-
 int touch_device_memory(const Arguments&) {
     return device_memory<volatile char>(64)[3];
 }
@@ -284,8 +276,6 @@ const ChildCase nine_streams("hold one of nine streams", hold_one_of_nine_stream
 TEST_CASE("a call from a host function ends the process") {
     CHECK(is_broken_rule(end_of("call from a host function"),
                          "a host function that a stream runs called CUDA (cudaGetLastError)"));
-    CHECK(is_broken_rule(end_of("call from a callback"),
-                         "a host function that a stream runs called CUDA (cudaStreamQuery)"));
 }
 
 TEST_CASE("a host thread that touches device memory ends the process") {

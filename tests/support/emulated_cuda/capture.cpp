@@ -130,12 +130,11 @@ void join_capture(Stream& stream, const CapturedPoint& point) {
     waited_for.joined = std::max(waited_for.joined, point.nodes);
 }
 
-CaptureState capture_state(const Stream& stream) {
+cudaStreamCaptureStatus capture_status(const Stream& stream) {
     const std::lock_guard lock(mutex);
     const auto* capture = capture_of(stream);
-    if (!capture) return {};
-    return {capture->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive,
-            capture->id};
+    if (!capture) return cudaStreamCaptureStatusNone;
+    return capture->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
 }
 
 void begin_capture(const std::shared_ptr<Stream>& stream, cudaStreamCaptureMode mode) {

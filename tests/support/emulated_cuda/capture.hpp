@@ -16,11 +16,6 @@ struct CapturedPoint {
     std::uint64_t nodes = 0;  ///< of that stream, up to the point
 };
 
-struct CaptureState {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    std::uint64_t id = 0;
-};
-
 /// Before a call that is unsafe while streams are captured: if the calling thread's mode and the
 /// captures under way forbid it, invalidates those and returns true.
 bool invalidate_captures();
@@ -38,7 +33,7 @@ void join_capture(Stream& stream, const CapturedPoint& point);
 /// Whether a legacy stream is ordered with a stream that is being captured, so that its own state
 /// cannot be told.
 bool would_capture_implicitly(const Stream& legacy);
-CaptureState capture_state(const Stream& stream);
+cudaStreamCaptureStatus capture_status(const Stream& stream);
 void begin_capture(const std::shared_ptr<Stream>& stream, cudaStreamCaptureMode mode);
 /// Returns the number of nodes.
 std::uint64_t end_capture(const Stream& stream);

@@ -1,7 +1,6 @@
 // Devices, errors and versions.
 
 #include <array>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <unistd.h>
@@ -189,16 +188,6 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
     });
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
-    return call(__func__, usual, [&] {
-        const auto& device = device_of(index);
-        require(length >= 13, cudaErrorInvalidValue);
-        std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0",
-                      static_cast<unsigned>(pci_bus_of(device)) & 0xff);
-        return cudaSuccess;
-    });
-}
-
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     return call(__func__, usual, [&] {
         auto& other = device_of(peer);
@@ -217,15 +206,6 @@ cudaError_t cudaGetLastError() {
     const auto refused = call(__func__, about_errors, [&] {
         last = last_error();
         forget_last_error();
-        return cudaSuccess;
-    });
-    return refused != cudaSuccess ? refused : last;
-}
-
-cudaError_t cudaPeekAtLastError() {
-    auto last = cudaSuccess;
-    const auto refused = call(__func__, about_errors, [&] {
-        last = last_error();
         return cudaSuccess;
     });
     return refused != cudaSuccess ? refused : last;

@@ -118,7 +118,6 @@ Device* current_device_or_null() noexcept {
 }
 
 void set_current_device(Device* device) noexcept {
-    if (device) device->active = true;
     current = device;
     own_context = nullptr;
 }

@@ -27,9 +27,6 @@ public:
     /// Makes the device fail: its streams drop their work and run nothing any more.
     void break_with(cudaError_t error);
 
-    /// Whether its context has been made.
-    std::atomic<bool> active = false;
-
     std::shared_ptr<Stream> legacy_stream();
     std::shared_ptr<Stream> per_thread_stream();
     void add(const std::shared_ptr<Stream>& stream);

@@ -72,21 +72,14 @@ std::atomic_ref<std::uint32_t> word_at(CUdeviceptr address) {
     return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word));
 }
 
-bool fulfils(std::uint32_t seen, std::uint32_t value, unsigned condition) {
-    switch (condition) {
-        case CU_STREAM_WAIT_VALUE_GEQ: return static_cast<std::int32_t>(seen - value) >= 0;
-        case CU_STREAM_WAIT_VALUE_EQ: return seen == value;
-        case CU_STREAM_WAIT_VALUE_AND: return (seen & value) != 0;
-        default: return ~(seen | value) != 0;
-    }
-}
-
 /// Another process may write the word, so nothing here can be told: the stream's thread looks.
-void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, unsigned condition,
-                   const Device& device) {
+void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, const Device& device) {
     using namespace std::chrono_literals;
+    const auto is_behind = [&] {
+        return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - value) < 0;
+    };
     auto pause = 20us;
-    while (!device.broken() && !fulfils(word.load(std::memory_order_acquire), value, condition)) {
+    while (!device.broken() && is_behind()) {
         std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::microseconds>(2 * pause, 1ms);
     }
@@ -106,11 +99,9 @@ Work write_of(CUdeviceptr address, std::uint32_t value, unsigned flags) {
 
 Work wait_of(const Device& device, CUdeviceptr address, std::uint32_t value, unsigned flags) {
     const unsigned condition = flags & ~unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
-    require(condition <= CU_STREAM_WAIT_VALUE_NOR, cudaErrorInvalidValue);
+    require(condition == CU_STREAM_WAIT_VALUE_GEQ, cudaErrorInvalidValue);
     require(condition == flags || device_facts::flushes_remote_writes, cudaErrorNotSupported);
-    return [word = word_at(address), value, condition, &device] {
-        wait_for_word(word, value, condition, device);
-    };
+    return [word = word_at(address), value, &device] { wait_for_word(word, value, device); };
 }
 
 Work work_of(const Device& device, const CUstreamBatchMemOpParams& each) {
@@ -193,7 +184,6 @@ void* find_entry_point(std::string_view name, unsigned version) {
     static const EntryPoint all[] = {
         entry("cuCtxGetCurrent", cuCtxGetCurrent),
         entry("cuCtxSetCurrent", cuCtxSetCurrent),
-        entry("cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState),
         entry("cuStreamGetCtx", cuStreamGetCtx),
         entry("cuThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode),
         entry("cuCtxGetDevice", current_device),
@@ -203,7 +193,6 @@ void* find_entry_point(std::string_view name, unsigned version) {
         entry("cuDeviceGetUuid", cuDeviceGetUuid),
         entry("cuPointerGetAttribute", cuPointerGetAttribute),
         entry("cuPointerGetAttributes", cuPointerGetAttributes),
-        entry("cuMemGetAddressRange", cuMemGetAddressRange),
     };
     if (name.ends_with("_v2")) name.remove_suffix(3);
     const auto* found = std::find_if(std::begin(all), std::end(all),
@@ -244,16 +233,6 @@ CUresult cuCtxSetCurrent(CUcontext context) {
         require(!device || std::find(devices().begin(), devices().end(), device) != devices().end(),
                 cudaErrorDeviceUninitialized);
         set_current_device(device);
-        return cudaSuccess;
-    });
-}
-
-CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned* flags, int* active) {
-    return driver_call(__func__, without_device, [&] {
-        const auto* device = device_or_null(index);
-        require(device != nullptr, cudaErrorInvalidDevice);
-        *flags = 0;
-        *active = device->active;
         return cudaSuccess;
     });
 }
@@ -315,16 +294,6 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
         if (const auto memory = find_memory(pointer_of(address)))
             for (unsigned i = 0; i < count; ++i)
                 attribute_of(*memory, attributes[i], address, data[i]);
-        return cudaSuccess;
-    });
-}
-
-CUresult cuMemGetAddressRange(CUdeviceptr* start, std::size_t* bytes, CUdeviceptr address) {
-    return driver_call(__func__, usual, [&] {
-        const auto memory = find_memory(pointer_of(address));
-        require(memory != nullptr, cudaErrorInvalidValue);
-        if (start) *start = reinterpret_cast<CUdeviceptr>(memory->bytes().data());
-        if (bytes) *bytes = memory->bytes().size();
         return cudaSuccess;
     });
 }

@@ -35,8 +35,7 @@ void wait_on(Stream& stream, Event& event) {
         join_capture(stream, *point);
         return;
     }
-    require(capture_state(stream).status == cudaStreamCaptureStatusNone,
-            cudaErrorStreamCaptureIsolation);
+    require(capture_status(stream) == cudaStreamCaptureStatusNone, cudaErrorStreamCaptureIsolation);
     if (const auto recording = event.recording())
         stream.enqueue(Stream::Actor::copy, [recording, &device = stream.device()] {
             recording->stream->wait_for(recording->position, device);
@@ -52,8 +51,7 @@ void Event::record(const std::shared_ptr<Stream>& stream) {
     if (!captured) {
         made = std::make_shared<Recording>();
         made->stream = stream;
-        made->position = stream->enqueue(Stream::Actor::copy,
-                                         [made] { made->time = std::chrono::steady_clock::now(); });
+        made->position = stream->enqueue(Stream::Actor::copy, [] {});
     }
     const std::lock_guard lock(mutex_);
     captured_ = captured;
@@ -74,16 +72,9 @@ std::optional<CapturedPoint> Event::captured() {
 
 using namespace guozhuang::emulated_cuda;
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     return call(__func__, usual, [&] {
-        *event = handles().add(std::make_shared<Event>(current_device(), flags));
-        return cudaSuccess;
-    });
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-    return call(__func__, usual, [&] {
-        *event = handles().add(std::make_shared<Event>(current_device(), cudaEventDefault));
+        *event = handles().add(std::make_shared<Event>(current_device()));
         return cudaSuccess;
     });
 }
@@ -114,20 +105,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         const auto recording = waited_for->recording();
         recording->stream->wait_for(recording->position, waited_for->device());
         return waited_for->device().error();
-    });
-}
-
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-    return call(__func__, usual, [&] {
-        const auto from = event_of(start), to = event_of(end);
-        require(from->is_timed() && to->is_timed() && from->recording() && to->recording(),
-                cudaErrorInvalidResourceHandle);
-        for (auto* event : {from.get(), to.get()})
-            if (const auto state = state_of(*event); state != cudaSuccess) return state;
-        *milliseconds = std::chrono::duration<float, std::milli>(to->recording()->time -
-                                                                 from->recording()->time)
-                            .count();
-        return cudaSuccess;
     });
 }
 

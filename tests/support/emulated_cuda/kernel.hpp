@@ -126,12 +126,6 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)
 // NOLINTEND(readability-identifier-naming,readability-function-size)
 
 // NOLINTBEGIN: device functions that host compilers do not know, by CUDA's names.
-inline void __threadfence() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-}
-inline void __threadfence_system() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-}
 inline double __dadd_rn(double a, double b) {
     return a + b;
 }
@@ -142,31 +136,11 @@ inline void __syncthreads() {
     emulated_cuda_break_rule("the emulation cannot run a kernel with __syncthreads");
 }
 template <class T>
-T __ldg(const T* address) {
-    return *address;
-}
-template <class T>
-T __ldcs(const T* address) {
-    return *address;
-}
-template <class T>
-void __stcs(T* address, T value) {
-    *address = value;
-}
-template <class T>
 void __stwb(T* address, T value) {
     *address = value;
 }
 template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
     return std::atomic_ref(*address).fetch_add(value);
-}
-template <class T>
-T atomicOr(T* address, std::type_identity_t<T> value) {
-    return std::atomic_ref(*address).fetch_or(value);
-}
-template <class T>
-T atomicExch(T* address, std::type_identity_t<T> value) {
-    return std::atomic_ref(*address).exchange(value);
 }
 // NOLINTEND

@@ -102,11 +102,6 @@ cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, cudaS
     break_rule("a kernel is launched by its address alone, which the emulation cannot do");
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
-    enter_function(__func__);
-    break_rule("a kernel is launched by its address alone, which the emulation cannot do");
-}
-
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
     return call(__func__, usual, [&] {
         require(kernel != nullptr, cudaErrorInvalidDeviceFunction);

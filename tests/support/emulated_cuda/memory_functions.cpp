@@ -62,7 +62,7 @@ cudaError_t copy(const Copy& wanted, Stream& stream, bool hold_caller) {
     const auto to = side_of(wanted.to, wanted.bytes), from = side_of(wanted.from, wanted.bytes);
     check_direction(to, from, wanted.kind);
     const bool pageable = to == Side::pageable || from == Side::pageable;
-    require(!pageable || capture_state(stream).status == cudaStreamCaptureStatusNone,
+    require(!pageable || capture_status(stream) == cudaStreamCaptureStatusNone,
             cudaErrorStreamCaptureUnsupported);
     const auto caller = std::make_shared<CopyCaller>();
     const auto position = submit(stream, Stream::Actor::copy, [wanted, caller] {

@@ -1,6 +1,5 @@
 // Streams, their capture, and the functions of the host's that they run.
 
-#include <algorithm>
 #include <utility>
 
 #include "support/emulated_cuda/calls.hpp"
@@ -12,14 +11,11 @@
 namespace guozhuang::emulated_cuda {
 namespace {
 
-constexpr int greatest_priority = -5;  // as on GPUs of today; 0 is the least
-
-cudaError_t create(cudaStream_t* handle, unsigned flags, int priority) {
+cudaError_t create(cudaStream_t* handle, unsigned flags) {
     require(handle && flags <= cudaStreamNonBlocking, cudaErrorInvalidValue);
     const auto ordering =
         flags == cudaStreamNonBlocking ? Stream::Ordering::independent : Stream::Ordering::blocking;
-    const int clamped = priority > 0 ? 0 : std::max(priority, greatest_priority);
-    *handle = add_stream(Stream::make(current_device(), ordering, clamped));
+    *handle = add_stream(Stream::make(current_device(), ordering));
     return cudaSuccess;
 }
 
@@ -48,28 +44,21 @@ std::optional<std::uint64_t> submit(Stream& stream, Stream::Actor actor,
 using namespace guozhuang::emulated_cuda;
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-    return call(__func__, usual, [&] { return create(stream, cudaStreamDefault, 0); });
+    return call(__func__, usual, [&] { return create(stream, cudaStreamDefault); });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-    return call(__func__, usual, [&] { return create(stream, flags, 0); });
+    return call(__func__, usual, [&] { return create(stream, flags); });
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-    return call(__func__, usual, [&] { return create(stream, flags, priority); });
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+    return call(__func__, usual, [&] { return create(stream, flags); });
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return call(__func__, usual, [&] {
         *least = 0;
-        *greatest = greatest_priority;
-        return cudaSuccess;
-    });
-}
-
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-    return call(__func__, usual, [&] {
-        *priority = stream_of(stream)->priority();
+        *greatest = -5;  // as on GPUs of today
         return cudaSuccess;
     });
 }
@@ -120,52 +109,10 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     });
 }
 
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data,
-                                  unsigned flags) {
-    return call(__func__, usual, [&] {
-        require(function && flags == 0, cudaErrorInvalidValue);
-        const auto called = stream_of(stream);
-        require(capture_state(*called).status == cudaStreamCaptureStatusNone,
-                cudaErrorStreamCaptureUnsupported);
-        submit(*called, Stream::Actor::host,
-               [function, stream, data] { function(stream, cudaSuccess, data); });
-        return cudaSuccess;
-    });
-}
-
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-    return call(__func__, usual, [&] {
-        const bool is_independent = stream_of(stream)->ordering() == Stream::Ordering::independent;
-        *flags = is_independent ? cudaStreamNonBlocking : cudaStreamDefault;
-        return cudaSuccess;
-    });
-}
-
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     return call(__func__, usual, [&] {
         if (would_capture_implicitly(*stream_of(stream))) return cudaErrorStreamCaptureImplicit;
-        *status = capture_state(*stream_of(stream)).status;
-        return cudaSuccess;
-    });
-}
-
-// NOLINTNEXTLINE(readability-function-size): the parameters are CUDA's.
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                     unsigned long long* id, cudaGraph_t* graph,
-                                     const cudaGraphNode_t** dependencies,
-#if CUDART_VERSION >= 13000
-                                     const cudaGraphEdgeData** edges,
-#endif
-                                     std::size_t* count) {
-    return call(__func__, usual, [&] {
-        const auto state = capture_state(*stream_of(stream));
-        *status = state.status;
-        if (id) *id = state.id;
-        // The emulation has no nodes that it could show.
-        require(!graph && !dependencies && !count, cudaErrorNotSupported);
-#if CUDART_VERSION >= 13000
-        require(!edges, cudaErrorNotSupported);
-#endif
+        *status = capture_status(*stream_of(stream));
         return cudaSuccess;
     });
 }

@@ -21,17 +21,16 @@ auto& handles() {
 
 }  // namespace
 
-std::shared_ptr<Stream> Stream::make(Device& device, Ordering ordering, int priority) {
-    std::shared_ptr<Stream> stream(new Stream(device, ordering, priority));
+std::shared_ptr<Stream> Stream::make(Device& device, Ordering ordering) {
+    std::shared_ptr<Stream> stream(new Stream(device, ordering));
     std::thread([stream] { stream->run(); }).detach();
     return stream;
 }
 
-Stream::Stream(Device& device, Ordering ordering, int priority)
+Stream::Stream(Device& device, Ordering ordering)
     : device_(device),
       own_context_(current_own_context()),
       ordering_(ordering),
-      priority_(priority),
       channel_(device.channels.next()) {}
 
 std::uint64_t Stream::enqueue(Actor actor, std::function<void()> work) {

@@ -25,13 +25,12 @@ public:
     /// of all devices, and a host function reaches no device memory and must not call CUDA.
     enum class Actor { kernel, copy, host };
 
-    static std::shared_ptr<Stream> make(Device& device, Ordering ordering, int priority = 0);
+    static std::shared_ptr<Stream> make(Device& device, Ordering ordering);
 
     Device& device() const noexcept { return device_; }
     /// The context in which the stream was made; null for the primary one of its device.
     OwnContext* own_context() const noexcept { return own_context_; }
     Ordering ordering() const noexcept { return ordering_; }
-    int priority() const noexcept { return priority_; }
 
     /// Returns the position behind the work. The work is dropped if the device has failed.
     std::uint64_t enqueue(Actor actor, std::function<void()> work);
@@ -53,7 +52,7 @@ private:
         std::uint64_t ticket = 0;  ///< of the channel
     };
 
-    Stream(Device& device, Ordering ordering, int priority);
+    Stream(Device& device, Ordering ordering);
     void run();
     void run(const Task& task);
     std::uint64_t push(Actor actor, std::function<void()> work);
@@ -63,7 +62,6 @@ private:
     Device& device_;
     OwnContext* const own_context_;
     const Ordering ordering_;
-    const int priority_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> tasks_;
