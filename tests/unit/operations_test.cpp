@@ -24,15 +24,6 @@ using namespace std::chrono_literals;
 using namespace guozhuang;
 using namespace guozhuang::test;
 
-namespace {
-
-void check_for_all_sizes(const RankCase& body) {
-    for (const int ranks : rank_counts({1, 2, 3, 4, 5, 8}))
-        CHECK(problems_among(ranks, body) == "");
-}
-
-}  // namespace
-
 /// Ranks that take turns make blocking calls at the same time, so these are eager; the timeline of
 /// one says so. An asynchronous call is negotiated.
 TEST_CASE("an eager allreduce has the bits of a negotiated one") {
@@ -136,23 +127,6 @@ TEST_CASE("an operation whose first wait is over goes on") {
           }) == "");
 }
 
-TEST_CASE("the average of integers divides the true sum, truncated toward zero") {
-    CHECK(problems_among(4, [](Session& session, Report& report) {
-              // The sums are -10, 6, -20 and 28.
-              std::vector<int> numbers{-1 - session.rank(), session.rank(), -5, 7};
-              allreduce(numbers, {.op = ReduceOp::average});
-              report.expect(numbers == std::vector<int>{-2, 1, -5, 7}, "i32");
-              std::vector<std::int8_t> small{100, -100};
-              allreduce(small, {.op = ReduceOp::average});
-              report.expect(small == std::vector<std::int8_t>{100, -100}, "i8");
-              allreduce(small);  // the sums are 400 and -400
-              report.expect(small == std::vector<std::int8_t>{-112, 112}, "the sum of i8 wraps");
-              std::int64_t large = (std::int64_t{1} << 53) + 1;  // beyond what a double holds
-              allreduce(large, {.op = ReduceOp::average});
-              report.expect_equal(large, (std::int64_t{1} << 53) + 1, "i64");
-          }) == "");
-}
-
 TEST_CASE("a rank that is alone does not write to its tensors") {
     const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     auto* const memory =
@@ -225,35 +199,35 @@ TEST_CASE("a result goes to one of the threads that take it") {
 }
 
 TEST_CASE("allreduce of every dtype, op and size") {
-    check_for_all_sizes(allreduce_sweep(100'003));
+    for (const int ranks : rank_counts({1, 2, 3, 4, 5, 8}))
+        CHECK(problems_among(ranks, allreduce_sweep(100'003)) == "");
 }
 
-TEST_CASE("scales multiply each contribution and the whole") {
-    check_for_all_sizes(allreduce_scales);
+TEST_CASE("sweeps of the other operations, and operations in flight together") {
+    const std::pair<const char*, RankCase> cases[] = {
+        {"scales multiply each contribution and the whole", allreduce_scales},
+        {"groups of mixed tensors", grouped_operations},
+        {"broadcast from every root", broadcast_sweep},
+        {"all_gather of uneven rows", all_gather_sweep},
+        {"all_to_all with any splits", all_to_all_sweep},
+        {"reduce_scatter of every dtype, op and uneven rows", reduce_scatter_sweep},
+        {"messages between all ranks, told apart by tag", message_sweep},
+        {"messages of one tag, in order", messages_in_order},
+        {"handles tell whether an operation is done, and bound a wait", handle_life},
+        {"a barrier says nothing about other operations", barrier_beside_pending},
+        {"an owner of the memory is kept until the operation is complete", keep_alive_case},
+        {"several threads of a rank use a session at once", many_threads},
+        {"operations without a name meet in the order of their calls", unnamed_operations},
+        {"many operations in flight, submitted in opposite orders", many_in_flight}};
+    for (const auto& [name, body] : cases)
+        for (const int ranks : rank_counts({1, 2, 3, 4, 5, 8})) {
+            INFO(name << " on " << ranks << " ranks");
+            CHECK(problems_among(ranks, body) == "");
+        }
 }
 
 TEST_CASE("the same sums from run to run") {
     for (const int ranks : {2, 3}) CHECK(problems_among(ranks, repeated_allreduces) == "");
-}
-
-TEST_CASE("groups of mixed tensors") {
-    check_for_all_sizes(grouped_operations);
-}
-
-TEST_CASE("broadcast from every root") {
-    check_for_all_sizes(broadcast_sweep);
-}
-
-TEST_CASE("all_gather of uneven rows") {
-    check_for_all_sizes(all_gather_sweep);
-}
-
-TEST_CASE("all_to_all with any splits") {
-    check_for_all_sizes(all_to_all_sweep);
-}
-
-TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
-    check_for_all_sizes(reduce_scatter_sweep);
 }
 
 TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
@@ -273,23 +247,6 @@ TEST_CASE(
               if (session.rank() % 2 == 1) misfits(Among(set), report);
               set.remove();
           }) == "");
-}
-
-TEST_CASE("messages between all ranks, told apart by tag, in order within one") {
-    check_for_all_sizes(message_sweep);
-    check_for_all_sizes(messages_in_order);
-}
-
-TEST_CASE("handles tell whether an operation is done, and bound a wait") {
-    check_for_all_sizes(handle_life);
-}
-
-TEST_CASE("a barrier says nothing about other operations") {
-    check_for_all_sizes(barrier_beside_pending);
-}
-
-TEST_CASE("an owner of the memory is kept until the operation is complete") {
-    check_for_all_sizes(keep_alive_case);
 }
 
 TEST_CASE("an operation whose handle is dropped goes on") {
@@ -313,18 +270,6 @@ TEST_CASE("a handle may outlive its session") {
         CHECK_NOTHROW(handle.wait());
     }
     CHECK(numbers[0] == std::vector<int>{3});
-}
-
-TEST_CASE("several threads of a rank use a session at once") {
-    check_for_all_sizes(many_threads);
-}
-
-TEST_CASE("operations without a name meet in the order of their calls") {
-    check_for_all_sizes(unnamed_operations);
-}
-
-TEST_CASE("many operations in flight, submitted in opposite orders") {
-    check_for_all_sizes(many_in_flight);
 }
 
 TEST_CASE("random operations in random orders") {

@@ -147,6 +147,16 @@ void in_vain(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
     staged(group, tensors, reduce, segment_bytes);
 }
 
+/// Opens every second tensor except its ends, and none of the others.
+void in_place_here_and_there(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
+                             std::size_t segment_bytes) {
+    std::vector<std::span<std::byte>> open;
+    for (std::size_t tensor = 0; tensor < tensors.size(); tensor += 2)
+        open.push_back(tensors[tensor]);
+    group.open(1, reduce.element_bytes() * static_cast<std::size_t>(group.rank() % 3), open);
+    staged(group, tensors, reduce, segment_bytes);
+}
+
 void symmetric(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce, std::size_t) {
     std::size_t bytes = 0;
     for (const auto tensor : tensors) bytes += tensor.size();
@@ -155,12 +165,14 @@ void symmetric(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce, st
     staged::symmetric_allreduce(group, tensors, bytes, reduce, terms);
 }
 
+using Allreduce = void (*)(ThreadGroup&, TensorSpans, const Reduce&, std::size_t);
+
 /// Averages random tensors over all group sizes, bundles and segment sizes; returns a line for each
 /// run that does not leave tree_sum(), one loop that adds up in tree order, bit for bit on every
 /// rank. The runs of one group size follow each other through the same stages: the rounds of one
 /// must not disturb the next.
-template <class Format, class Allreduce>
-std::vector<std::string> mismatches_over_sizes(const Allreduce& allreduce) {
+template <class Format>
+std::vector<std::string> mismatches_over_sizes(Allreduce allreduce) {
     std::vector<std::string> mismatches;
     for (const int ranks : group_sizes) {
         const auto divisor = static_cast<typename Format::Partial>(ranks);
@@ -177,42 +189,18 @@ std::vector<std::string> mismatches_over_sizes(const Allreduce& allreduce) {
     return mismatches;
 }
 
-TEST_CASE("staged allreduce sums in tree order", "[staged]") {
-    CHECK(mismatches_over_sizes<I64>(staged) == none);
-    CHECK(mismatches_over_sizes<F32>(staged) == none);
-    CHECK(mismatches_over_sizes<HalfLike>(staged) == none);
-}
-
-TEST_CASE("allreduce in place sums in tree order", "[staged]") {
-    CHECK(mismatches_over_sizes<I64>(in_place) == none);
-    CHECK(mismatches_over_sizes<F32>(in_place) == none);
-    CHECK(mismatches_over_sizes<HalfLike>(in_place) == none);
-}
-
-TEST_CASE("allreduce in place of tensors whose ends are private sums in tree order", "[staged]") {
-    CHECK(mismatches_over_sizes<I64>(in_place_but_the_ends) == none);
-    CHECK(mismatches_over_sizes<F32>(in_place_but_the_ends) == none);
-    CHECK(mismatches_over_sizes<HalfLike>(in_place_but_the_ends) == none);
-}
-
-/// Opens every second tensor except its ends, and none of the others.
-void in_place_here_and_there(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
-                             std::size_t segment_bytes) {
-    std::vector<std::span<std::byte>> open;
-    for (std::size_t tensor = 0; tensor < tensors.size(); tensor += 2)
-        open.push_back(tensors[tensor]);
-    group.open(1, reduce.element_bytes() * static_cast<std::size_t>(group.rank() % 3), open);
-    staged(group, tensors, reduce, segment_bytes);
-}
-
-TEST_CASE("each tensor goes its own way: in place, or over the stages", "[staged]") {
-    CHECK(mismatches_over_sizes<I64>(in_place_here_and_there) == none);
-    CHECK(mismatches_over_sizes<HalfLike>(in_place_here_and_there) == none);
-}
-
-TEST_CASE("what is not open on all ranks is staged", "[staged]") {
-    CHECK(mismatches_over_sizes<F32>(in_vain) == none);
-    CHECK(mismatches_over_sizes<HalfLike>(in_vain) == none);
+TEMPLATE_TEST_CASE("allreduces over stages and in place sum in tree order", "[staged]", I64, F32,
+                   HalfLike) {
+    for (const auto& [name, allreduce] :
+         {std::pair<const char*, Allreduce>{"staged", staged},
+          {"in place", in_place},
+          {"in place of tensors whose ends are private", in_place_but_the_ends},
+          {"each tensor its own way", in_place_here_and_there},
+          {"in place on some ranks, in vain", in_vain},
+          {"symmetric", symmetric}}) {
+        INFO(name);
+        CHECK(mismatches_over_sizes<TestType>(allreduce) == none);
+    }
 }
 
 TEST_CASE("what is beyond those tensors that a stage has room to show is staged", "[staged]") {
@@ -238,8 +226,7 @@ void by_size(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
 }
 
 TEST_CASE("where ranks share cores, larger bundles are added up by everybody", "[staged]") {
-    using AddUp = void (*)(ThreadGroup&, TensorSpans, const Reduce&, std::size_t);
-    const auto answers = [](std::size_t floats, bool ranks_share_cores, AddUp add_up) {
+    const auto answers = [](std::size_t floats, bool ranks_share_cores, Allreduce add_up) {
         auto tensors = inputs_of<F32>(4, {floats});
         const auto sums = tree_sum<F32>(tensors, 1);
         const auto groups = run_staged(
@@ -256,11 +243,6 @@ TEST_CASE("where ranks share cores, larger bundles are added up by everybody", "
     CHECK(answers(513, false, by_size) == 1);
     CHECK(answers(1024, true, by_size) == 0);  // 16 KiB over all ranks
     CHECK(answers(1025, true, by_size) == 1);
-}
-
-TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {
-    CHECK(mismatches_over_sizes<F32>(symmetric) == none);
-    CHECK(mismatches_over_sizes<HalfLike>(symmetric) == none);
 }
 
 /// The parcel of rank `from` for rank `to`: bytes that no other pair has at the same place.

@@ -100,6 +100,20 @@ std::vector<std::string> eager_life(const std::string& name) {
     return {"B " + name, "B eager", "E", "E"};
 }
 
+using Set = std::shared_ptr<const std::string>;
+
+/// Records of a request, which is known by its address.
+TimelineRecord begin(const void* request, const std::string& name, const Set& set = nullptr) {
+    return {.kind = TimelineRecord::Kind::begin,
+            .request = request,
+            .name = name,
+            .phase = "negotiate",
+            .facts = {.bytes = 8, .set = set}};
+}
+TimelineRecord end(const void* request) {
+    return {.kind = TimelineRecord::Kind::end, .request = request};
+}
+
 TensorView on_fake(std::vector<float>& values) {
     return view_of(values, on_fake_device);
 }
@@ -169,44 +183,22 @@ TEST_CASE("names come through as they are, whatever is in them") {
     trace::TraceText text({});
     for (const std::string& name : {all_ascii, std::string("\"}],\n[{\\"),
                                     std::string("锅庄/\u2028\U0001f483"), std::string(500, '\0')}) {
-        const auto events = parse(text.of({{{.kind = TimelineRecord::Kind::begin,
-                                             .request = &name,
-                                             .name = name,
-                                             .phase = "negotiate"},
-                                            {.kind = TimelineRecord::Kind::end, .request = &name}}},
-                                          0));
+        const auto events = parse(text.of({{begin(&name, name), end(&name)}}, 0));
         CHECK(rows_with(events, name).size() == 1);
     }
     const int request = 0;
-    const auto events = parse(text.of({{{.kind = TimelineRecord::Kind::begin,
-                                         .request = &request,
-                                         .name = "no \xff\xc3 UTF-8",
-                                         .phase = "negotiate"}}},
-                                      0));
+    const auto events = parse(text.of({{begin(&request, "no \xff\xc3 UTF-8")}}, 0));
     CHECK(rows_with(events, "no \ufffd\ufffd UTF-8").size() == 1);
-    const auto cut = text.of({{{.kind = TimelineRecord::Kind::begin,
-                                .request = &text,
-                                .name = std::string(64'000, '\1'),
-                                .phase = "negotiate"}}},
-                             0);
+    const auto cut = text.of({{begin(&text, std::string(64'000, '\1'))}}, 0);
     CHECK(rows_with(parse(cut), std::string(497, '\1') + "...").size() == 1);
     CHECK(cut.size() < 4096);
 }
 
 TEST_CASE("a request takes the first row that is free; what is lost leaves no row open") {
     const int a = 0, b = 0, c = 0, d = 0;
-    const auto begin = [](const int& request, const char* name) {
-        return TimelineRecord{.kind = TimelineRecord::Kind::begin,
-                              .request = &request,
-                              .name = name,
-                              .phase = "negotiate"};
-    };
-    const auto end = [](const int& request) {
-        return TimelineRecord{.kind = TimelineRecord::Kind::end, .request = &request};
-    };
     trace::TraceText text({});
-    const auto events = parse(text.of({{begin(a, "a"), begin(b, "b"), end(a), begin(c, "c"), end(d),
-                                        end(b), end(c), begin(a, "a again")}},
+    const auto events = parse(text.of({{begin(&a, "a"), begin(&b, "b"), end(&a), begin(&c, "c"),
+                                        end(&d), end(&b), end(&c), begin(&a, "a again")}},
                                       3));
     CHECK(rows_with(events, "a") == rows_with(events, "c"));
     CHECK(rows_with(events, "a") == rows_with(events, "a again"));
@@ -214,7 +206,7 @@ TEST_CASE("a request takes the first row that is free; what is lost leaves no ro
     CHECK(life_of(events, "a again") ==
           std::vector<std::string>{"B a again", "B negotiate", "E", "E"});
     CHECK(row_of(events, 0) == std::vector<std::string>{"i 3 records lost"});
-    const auto later = parse(text.of({{end(a), begin(b, "next")}}, 0));
+    const auto later = parse(text.of({{end(&a), begin(&b, "next")}}, 0));
     CHECK(row_of(later, rows_with(events, "a").front()) ==
           std::vector<std::string>{"B next", "B negotiate"});
 }
@@ -224,21 +216,10 @@ TEST_CASE("requests of each process set have rows of their own, which say so") {
     const auto few = std::make_shared<const std::string>("process set 0,2"),
                many =
                    std::make_shared<const std::string>("process set " + std::string(10'000, '7'));
-    const auto begin = [](const int& request, const std::string& name,
-                          const std::shared_ptr<const std::string>& set) {
-        return TimelineRecord{.kind = TimelineRecord::Kind::begin,
-                              .request = &request,
-                              .name = name,
-                              .phase = "negotiate",
-                              .facts = {.bytes = 8, .set = set}};
-    };
-    const auto end = [](const int& request) {
-        return TimelineRecord{.kind = TimelineRecord::Kind::end, .request = &request};
-    };
     trace::TraceText text({});
     const auto elements =
-        text.of({{begin(a, "world", nullptr), end(a), begin(b, "set", few), end(b),
-                  begin(c, "again", few), begin(d, std::string(64'000, '\1'), many)}},
+        text.of({{begin(&a, "world", nullptr), end(&a), begin(&b, "set", few), end(&b),
+                  begin(&c, "again", few), begin(&d, std::string(64'000, '\1'), many)}},
                 1);
     const auto events = parse(elements);
     CHECK(name_of_row(events, rows_with(events, "world").front()) == "requests");
@@ -253,7 +234,7 @@ TEST_CASE("requests of each process set have rows of their own, which say so") {
     CHECK(set_of("set") == "process set 0,2");
     std::istringstream lines(elements);
     for (std::string line; std::getline(lines, line);) CHECK(line.size() < 4'000);
-    const auto later = parse(text.of({{begin(a, "world", nullptr), begin(b, "set", few)}}, 0));
+    const auto later = parse(text.of({{begin(&a, "world", nullptr), begin(&b, "set", few)}}, 0));
     CHECK(rows_with(later, "world") == rows_with(events, "world"));
     CHECK(rows_with(later, "set") == rows_with(events, "set"));
 }
