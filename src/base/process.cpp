@@ -123,7 +123,7 @@ bool wait_for_holds(const std::string& last_words) {
     log(LogLevel::warning, "{}; the end of this process is held, for {:.1f} s at most", last_words,
         static_cast<double>(limit.count()) / 1000);
     const WaitSettings settings{.spin = std::chrono::microseconds(0),
-                                .park_limit = std::chrono::milliseconds(100)};
+                                .sleep_limit = std::chrono::milliseconds(100)};
     wait_until(holds().bell, settings, [] { return holds().left().count() <= 0; });
     return true;
 }
@@ -333,7 +333,7 @@ void release_process() noexcept {
         const Lock lock(holds().mutex);
         if (--holds().count == 0) holds().until = {};
     }
-    ring_local(holds().bell);
+    ring(holds().bell);
 }
 
 }  // namespace guozhuang::base

@@ -14,9 +14,6 @@ namespace guozhuang::base {
 /// next is twice as long, up to 64 times. All threads of a rank share one and may call it.
 class SpinBackoff {
 public:
-    using Time = std::chrono::steady_clock::time_point;
-    using Duration = std::chrono::steady_clock::duration;
-
     /// Calls `now()` only if a turn was late before.
     template <class Now>
     bool is_active(const Now& now) const noexcept {
@@ -25,7 +22,8 @@ public:
                now().time_since_epoch().count() < until;
     }
     /// A turn of a spin has just ended that took too long. Returns whether spinning is suspended.
-    bool note_late(Time now, Duration turn) noexcept {
+    bool note_late(std::chrono::steady_clock::time_point now,
+                   std::chrono::steady_clock::duration turn) noexcept {
         const std::int64_t time = now.time_since_epoch().count();
         const std::int64_t shortest = losses_of_a_period * turn.count();
         const std::int64_t last = period_.load(std::memory_order_relaxed);
@@ -43,7 +41,7 @@ public:
 private:
     static constexpr std::int64_t losses_of_a_period = 4, longest_period = 64;
 
-    std::atomic<std::int64_t> until_{0};   ///< of Time; 0: no turn was late
+    std::atomic<std::int64_t> until_{0};   ///< a time; 0: no turn was late
     std::atomic<std::int64_t> period_{0};  ///< of the last suspension; 0: of a late turn alone
 };
 

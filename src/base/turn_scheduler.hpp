@@ -13,9 +13,9 @@ namespace guozhuang::base {
 /// the same seed gives the same order of events.
 ///
 /// Every thread that takes part has a Participant. Its waits, with WaitSettings::turn_scheduler
-/// set, pass the turn on at every look, and never park; it must not wait for another participant in
-/// any other way. Deadlines still go by the clock, so a run that is to be repeated must not depend
-/// on any.
+/// set, pass the turn on at every look, and never sleep; it must not wait for another participant
+/// in any other way. Deadlines still go by the clock, so a run that is to be repeated must not
+/// depend on any.
 class TurnScheduler {
 public:
     TurnScheduler(int participants, std::uint64_t seed);

@@ -19,8 +19,8 @@ namespace guozhuang::base {
 namespace {
 
 constexpr unsigned turns_between_clock_reads = 16;
-/// One sleep of a long wait takes at most 1/64 of the time that the wait has parked so far.
-constexpr int long_wait_for_each_park = 64;
+/// One sleep of a long wait takes at most 1/64 of the time that the wait has slept so far.
+constexpr int long_wait_for_each_sleep = 64;
 /// News that takes longer may be that of a rank which needs this core.
 constexpr auto soon = std::chrono::microseconds(5);
 constexpr int looks_for_cause = 100;
@@ -88,33 +88,25 @@ std::string_view text_of(const Doorbell& bell) noexcept {
 
 }  // namespace
 
-// A thread that parks counts itself as asleep, then reads the rings a last time. Here it is the
+// A thread that sleeps counts itself as asleep, then reads the rings a last time. Here it is the
 // other way round, and all four operations are sequentially consistent: so either that thread sees
 // the new count, or this one sees that it is asleep.
-void ring(Doorbell& bell, Audience audience) noexcept {
+void ring(Doorbell& bell, Sleepers up_to, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    if (bell.asleep.load(std::memory_order_seq_cst) != 0)
+    const auto any = [&](Sleepers way) {
+        return way <= up_to && bell.asleep(way).load(std::memory_order_seq_cst) != 0;
+    };
+    if (any(Sleepers::behind) || any(Sleepers::idle))
+        futex_wake(bell.rings, audience);
+    else if (any(Sleepers::for_news))
         futex_wake(bell.rings, audience & by_news);
 }
 
 // As in ring(), with the news itself in the role of the count: a thread looks for the news once
 // more after it has counted itself as asleep.
 void nudge(Doorbell& bell, Audience audience) noexcept {
-    if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell, audience);
-}
-
-void ring_callers(Doorbell& bell, Audience audience) noexcept {
-    bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    if (bell.behind.load(std::memory_order_seq_cst) != 0)
-        futex_wake(bell.rings, audience);
-    else if (bell.asleep.load(std::memory_order_seq_cst) != 0)
-        futex_wake(bell.rings, audience & by_news);
-}
-
-void ring_local(Doorbell& bell, Audience audience) noexcept {
-    bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    // A thread that counts itself after this look finds the ring, and does not park.
-    if (bell.parked.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, audience);
+    if (bell.asleep(Sleepers::for_news).load(std::memory_order_seq_cst) != 0)
+        ring(bell, Sleepers::for_news, audience);
 }
 
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
@@ -144,7 +136,7 @@ std::optional<AbortCause> noted_cause(const Doorbell& bell) noexcept {
 void abort(Doorbell& bell, const AbortCause& cause) noexcept {
     note_cause(bell, cause);
     bell.abort.store(1, std::memory_order_seq_cst);
-    ring_local(bell);
+    ring(bell);
 }
 
 bool is_aborted(const Doorbell& bell) noexcept {
@@ -191,20 +183,20 @@ WaitLoop::WaitLoop(Doorbell& bell, const WaitSettings& settings, Deadline deadli
       settings_(settings),
       deadline_(deadline),
       seen_(bell.rings.load(std::memory_order_seq_cst)),
-      next_park_(settings.park_first) {
+      next_sleep_(settings.sleep_first) {
     check_abort();
     check_deadline();
 }
 
 WaitLoop::~WaitLoop() {
-    count_in(nullptr);
+    count_in(std::nullopt);
 }
 
-void WaitLoop::count_in(Sleepers* sleepers) noexcept {
-    if (sleepers == counted_) return;
-    if (counted_ != nullptr) counted_->fetch_sub(1, std::memory_order_seq_cst);
-    if (sleepers != nullptr) sleepers->fetch_add(1, std::memory_order_seq_cst);
-    counted_ = sleepers;
+void WaitLoop::count_in(std::optional<Sleepers> way) noexcept {
+    if (way == counted_) return;
+    if (counted_) bell_.asleep(*counted_).fetch_sub(1, std::memory_order_seq_cst);
+    if (way) bell_.asleep(*way).fetch_add(1, std::memory_order_seq_cst);
+    counted_ = way;
 }
 
 void WaitLoop::check_abort() const {
@@ -216,43 +208,55 @@ void WaitLoop::check_deadline() const {
 }
 
 void WaitLoop::pause(std::chrono::microseconds longest) {
-    if (!may_park(bell_.asleep)) return;
+    if (!may_sleep(Sleepers::for_news)) return;
     // News that a ring announces often needs several looks (the fragments of a long message), so
     // the spin begins anew.
     const auto now = Clock::now();
-    if (next_park_ == settings_.park_first) parked_since_ = now;
-    if (park(settings_.audience, now + std::min(next_park_, longest))) return start_anew();
+    if (next_sleep_ == settings_.sleep_first) asleep_since_ = now;
+    if (fall_asleep(settings_.audience, now + std::min(next_sleep_, longest))) return start_anew();
     const auto share = std::chrono::duration_cast<std::chrono::microseconds>(
-        (now - parked_since_) / long_wait_for_each_park);
-    next_park_ = std::min(
-        next_park_ * 2, std::max(settings_.park_limit, std::min(share, settings_.long_park_limit)));
+        (now - asleep_since_) / long_wait_for_each_sleep);
+    next_sleep_ = std::min(next_sleep_ * 2, std::max(settings_.sleep_limit,
+                                                     std::min(share, settings_.long_sleep_limit)));
 }
 
-void WaitLoop::pause_behind() {
-    if (may_park(bell_.behind))
-        park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
+void WaitLoop::pause(Sleepers way) {
+    if (way == Sleepers::for_news) return pause();
+    if (!may_sleep(way)) return;
+    auto until = Clock::time_point::max();
+    if (way == Sleepers::behind)
+        until = Clock::now() + settings_.sleep_limit;
+    else if (settings_.idle_limit)
+        until = Clock::now() + *settings_.idle_limit;
+    fall_asleep(settings_.audience & by_local, until);
+    if (way == Sleepers::idle) count_in(std::nullopt);
 }
 
-/// Whether this thread has counted itself among `sleepers` and has looked since. If not, spins one
-/// turn.
-bool WaitLoop::may_park(Sleepers& sleepers) {
-    if (counted_ == &sleepers) return true;
-    if (counted_ != nullptr) start_anew();  // the thread now waits in the other way
-    settings_.turn_scheduler != nullptr ? progressed() : spin(sleepers);
+/// Whether this thread may sleep now: it is idle, or has counted itself as asleep and has looked
+/// since. If not, spins one turn.
+bool WaitLoop::may_sleep(Sleepers way) {
+    if (settings_.turn_scheduler == nullptr) {
+        if (way == Sleepers::idle) count_in(way);
+        if (counted_ == way) return true;
+        if (counted_) start_anew();  // the thread now waits in another way
+        spin(way);
+    } else {
+        progressed();
+    }
     return false;
 }
 
 void WaitLoop::start_anew() noexcept {
     turns_ = 0;
-    count_in(nullptr);
-    next_park_ = settings_.park_first;
+    count_in(std::nullopt);
+    next_sleep_ = settings_.sleep_first;
 }
 
-void WaitLoop::spin(Sleepers& sleepers) {
+void WaitLoop::spin(Sleepers way) {
     check_abort();
     if (turns_ == 0) must_sleep_ = bell_.backoff.is_active(coarse_now);
     if (must_sleep_) {
-        count_in(&sleepers);
+        count_in(way);
     } else {
         if (turns_ == 0) {
             yields_ = settings_.yields;
@@ -260,22 +264,22 @@ void WaitLoop::spin(Sleepers& sleepers) {
         }
         ++turns_;
         yields_ ? std::this_thread::yield() : relax();
-        if (yields_ || turns_ % turns_between_clock_reads == 0) read_clock(sleepers);
+        if (yields_ || turns_ % turns_between_clock_reads == 0) read_clock(way);
     }
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-void WaitLoop::read_clock(Sleepers& sleepers) {
+void WaitLoop::read_clock(Sleepers way) {
     const auto now = Clock::now();
     const auto turn = now - std::exchange(last_clock_read_, now);
     if (turn >= late_turn() && bell_.backoff.note_late(now, turn)) {
         must_sleep_ = true;
-        count_in(&sleepers);
+        count_in(way);
     }
     if (turns_ % turns_between_clock_reads != 0) return;
     check_deadline();
     if (turns_ == turns_between_clock_reads) spin_until_ = now + settings_.spin;
-    if (now >= spin_until_) count_in(&sleepers);
+    if (now >= spin_until_) count_in(way);
     yields_ = yields_ || now >= spin_until_ - settings_.spin + soon;
 }
 
@@ -287,13 +291,6 @@ void WaitLoop::progressed() {
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-void WaitLoop::park_idle() {
-    if (settings_.turn_scheduler != nullptr) return progressed();
-    count_in(nullptr);
-    park(settings_.audience & by_local,
-         settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
-}
-
 void WaitLoop::nap(std::chrono::microseconds length) {
     if (settings_.turn_scheduler != nullptr) return progressed();
     std::atomic<std::uint32_t> nobody_rings{0};
@@ -301,11 +298,9 @@ void WaitLoop::nap(std::chrono::microseconds length) {
     check_abort();
 }
 
-bool WaitLoop::park(Audience woken_by, Clock::time_point until) {
-    bell_.parked.fetch_add(1, std::memory_order_seq_cst);
+bool WaitLoop::fall_asleep(Audience woken_by, Clock::time_point until) {
     if (bell_.rings.load(std::memory_order_seq_cst) == seen_)
         futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
-    bell_.parked.fetch_sub(1, std::memory_order_seq_cst);
     const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));
     check_abort();
     check_deadline();

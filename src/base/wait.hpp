@@ -15,7 +15,15 @@
 
 namespace guozhuang::base {
 
-/// The word that a rank parks on and others ring. It lies in memory that the processes share (or
+/// The ways in which a thread sleeps at its rank's doorbell, in the order in which rings wake them
+/// (docs/threads.md, Who wakes whom).
+enum class Sleepers : std::uint8_t {
+    for_news,  ///< it waits for news from other ranks
+    behind,    ///< it waits behind another thread of the rank, which drives
+    idle,      ///< it has nothing to do
+};
+
+/// The word that a rank sleeps on and others ring. It lies in memory that the processes share (or
 /// the threads, if ranks are threads), so the futex is not a private one. Each thread of the rank
 /// writes the first cache lines all the time; the others, which ranks look at with each piece of
 /// news, are hardly ever written while nobody sleeps.
@@ -25,18 +33,17 @@ struct alignas(128) Doorbell {
     std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
     SpinBackoff backoff;                  ///< of the waits at this bell
 
-    /// How many threads wait for news from other ranks and are parked, or will be after their next
-    /// look.
-    alignas(128) std::atomic<std::uint32_t> asleep{0};
-    /// How many threads, likewise, wait behind another thread of the rank that drives.
-    std::atomic<std::uint32_t> behind{0};
-    /// How many threads are parked, in whatever wait, or are about to be.
-    std::atomic<std::uint32_t> parked{0};
+    /// How many threads sleep in each of the ways, or will after their next look.
+    alignas(128) std::array<std::atomic<std::uint32_t>, 3> counts{};
     std::atomic<std::uint32_t> abort{0};  ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< valid once the cause is complete, like code and text
     std::int32_t code = 0;           ///< an ErrorCode
     std::array<char, 2008> cause{};  ///< ends with a 0, or with the array
+
+    std::atomic<std::uint32_t>& asleep(Sleepers way) noexcept {
+        return counts[static_cast<std::size_t>(way)];
+    }
 };
 
 /// Why a job ends: a text for users, and the rank that ends it (-1: unknown).
@@ -56,22 +63,15 @@ constexpr Audience audience_of(std::uint16_t context) noexcept {
     return Audience{3} << (2 * index);
 }
 
-/// Announces news: to be called once the news is visible, by any thread of any process that has the
-/// doorbell mapped. Costs a system call only if a thread of the rank is parked and waits for news.
-void ring(Doorbell& bell, Audience audience = everybody) noexcept;
+/// Wakes the threads that sleep in this way or one before it. To be called once the news is
+/// visible, by any thread of any process that has the doorbell mapped. Costs a system call only if
+/// such a thread sleeps.
+void ring(Doorbell& bell, Sleepers up_to = Sleepers::idle, Audience audience = everybody) noexcept;
 
-/// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other
+/// Rings for_news only if a thread sleeps so or is about to, so it costs nothing while the other
 /// side is awake. Only for news that was stored before this call, and that the other side loads,
 /// both sequentially consistent.
 void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
-
-/// Like ring, and wakes also the threads of this rank that wait behind the one that drives. To be
-/// called when it has completed something, or drives no more.
-void ring_callers(Doorbell& bell, Audience audience = everybody) noexcept;
-
-/// Like ring, and wakes also the threads that wait for local news only: a submission, or the end of
-/// an operation. Costs a system call only if a thread is parked.
-void ring_local(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
@@ -82,7 +82,7 @@ void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept;
 /// The cause, if there is one. Its text is valid as long as the bell.
 std::optional<AbortCause> noted_cause(const Doorbell& bell) noexcept;
 
-/// Notes the cause, sets the abort word and wakes all threads that are parked.
+/// Notes the cause, sets the abort word and wakes all threads that sleep.
 void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
 
 /// Whether the abort word is set.
@@ -122,38 +122,38 @@ Deadline deadline_after(Duration limit) {
 
 class TurnScheduler;
 
-/// How a rank waits. `park_limit` bounds one sleep where news may come without a ring: from another
-/// host, or by the progress of a transport.
+/// How a rank waits. `sleep_limit` bounds one sleep where news may come without a ring: from
+/// another host, or by the progress of a transport.
 struct WaitSettings {
-    std::chrono::microseconds spin{50};  ///< 0: park after a few looks
+    std::chrono::microseconds spin{50};  ///< 0: sleep after a few looks
     /// Whether a spinning thread yields its core between looks from the first one on, and not only
     /// after a while, because there are more ranks than cores. The same on all ranks of a host.
     bool yields = false;
-    std::chrono::microseconds park_first{20};  ///< at least 1
-    std::chrono::microseconds park_limit{1000};
-    /// Bounds one sleep of a wait that has parked for 64 times as long.
-    std::chrono::microseconds long_park_limit{0};
+    std::chrono::microseconds sleep_first{20};  ///< at least 1
+    std::chrono::microseconds sleep_limit{1000};
+    /// Bounds one sleep of a wait that has slept for 64 times as long.
+    std::chrono::microseconds long_sleep_limit{0};
     /// The longest sleep of a rank with nothing to do; empty: until it is woken.
     std::optional<std::chrono::milliseconds> idle_limit = {};
     Audience audience = everybody;  ///< only rings for these wake it
-    /// If there is one, waits pass the turn on, and neither spin nor park.
+    /// If there is one, waits pass the turn on, and neither spin nor sleep.
     TurnScheduler* turn_scheduler = nullptr;
 };
 
 /// The same where nobody rings, because a device writes the news into memory.
 inline WaitSettings settings_for_words(WaitSettings settings) {
-    settings.park_limit = std::chrono::milliseconds(1);
-    settings.long_park_limit = std::chrono::milliseconds(10);
+    settings.sleep_limit = std::chrono::milliseconds(1);
+    settings.long_sleep_limit = std::chrono::milliseconds(10);
     return settings;
 }
 
-/// The longest pause while messages are on their way. Some transports move a long message on only
+/// The longest sleep while messages are on their way. Some transports move a long message on only
 /// as far as both sides look for it (MPI by copies through shared memory, where a process may not
 /// read another's memory, and TCP).
-inline constexpr std::chrono::microseconds longest_pause_for_messages{100};
+inline constexpr std::chrono::microseconds longest_sleep_for_messages{100};
 
-/// One wait of one thread, from its first look to its success. It spins for a while, then parks at
-/// the doorbell until that rings, and so on:
+/// One wait of one thread, from its first look to its success. It spins for a while, then sleeps
+/// at the doorbell until that rings, and so on:
 ///
 ///     for (WaitLoop wait_loop(bell, settings); !look();) wait_loop.pause();
 ///
@@ -167,35 +167,31 @@ public:
     WaitLoop(const WaitLoop&) = delete;
     WaitLoop& operator=(const WaitLoop&) = delete;
 
-    /// To be called after a look without success: spins one turn, or parks, but no longer than
-    /// `longest`.
+    /// To be called after a look without success: spins one turn, or sleeps for_news, but no longer
+    /// than `longest`.
     void pause(std::chrono::microseconds longest = std::chrono::microseconds::max());
-    /// The same for a thread that waits behind one that drives. Once it is parked, only
-    /// ring_callers(), ring_local() and abort() wake it, since the other thread takes the news.
-    void pause_behind();
+    /// The same in another way. `behind` spins first, too; `idle` sleeps at once, up to the idle
+    /// limit.
+    void pause(Sleepers way);
     /// To be called after a look that made progress without ending the wait: the spin begins anew.
     void progressed();
-    /// Whether the next pause() will park. A thread that drives releases the engine's lock before
+    /// Whether the next pause() will sleep. A thread that drives releases the engine's lock before
     /// that.
-    bool about_to_park() const noexcept { return counted_ != nullptr; }
-    /// Whether it parks because waits at this bell must not spin now.
-    bool sleeps_at_once() const noexcept { return counted_ != nullptr && must_sleep_; }
-    /// Parks up to the idle limit; only ring_local() and abort() wake it. For a coordinator with
-    /// nothing pending.
-    void park_idle();
+    bool about_to_sleep() const noexcept { return counted_.has_value(); }
+    /// Whether it sleeps because spins at this bell are suspended now.
+    bool must_sleep() const noexcept { return about_to_sleep() && must_sleep_; }
     /// Sleeps for about that long; no ring ends it. For a thread that lets callers of its own rank
     /// go ahead, never to wait for news.
     void nap(std::chrono::microseconds length);
 
 private:
-    using Sleepers = std::atomic<std::uint32_t>;
-
-    void spin(Sleepers& sleepers);
-    void read_clock(Sleepers& sleepers);
-    bool may_park(Sleepers& sleepers);
+    void spin(Sleepers way);
+    void read_clock(Sleepers way);
+    bool may_sleep(Sleepers way);
     void start_anew() noexcept;
-    void count_in(Sleepers* sleepers) noexcept;
-    bool park(Audience woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile
+    void count_in(std::optional<Sleepers> way) noexcept;
+    bool fall_asleep(Audience woken_by,
+                     Clock::time_point until);  ///< whether the bell rang meanwhile
     void check_abort() const;
     void check_deadline() const;
 
@@ -204,16 +200,16 @@ private:
     Deadline deadline_;
     std::uint32_t seen_;  ///< rings that were counted before the last look
     Clock::time_point spin_until_{};
-    std::chrono::microseconds next_park_;
-    Clock::time_point parked_since_{};     ///< valid while it is counted
+    std::chrono::microseconds next_sleep_;
+    Clock::time_point asleep_since_{};     ///< valid while it is counted
     Clock::time_point last_clock_read_{};  ///< in this spin; before the first one the end of time
     unsigned turns_ = 0;
-    bool yields_ = false;          ///< this spin yields its core between looks
-    bool must_sleep_ = false;      ///< spinning was suspended when this spin began, or in it
-    Sleepers* counted_ = nullptr;  ///< where this thread is counted; null: it spins
+    bool yields_ = false;              ///< this spin yields its core between looks
+    bool must_sleep_ = false;          ///< spinning was suspended when this spin began, or in it
+    std::optional<Sleepers> counted_;  ///< how this thread is counted as asleep; empty: it spins
 };
 
-/// Waits until `ready()`: looks, spins, then parks between looks. `ready` may throw.
+/// Waits until `ready()`: looks, spins, then sleeps between looks. `ready` may throw.
 template <class Ready>
 void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
                 Deadline deadline = no_deadline) {

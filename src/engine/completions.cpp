@@ -20,7 +20,7 @@ Completions::Completions(std::shared_ptr<device::Driver> driver) : driver_(std::
 
 Completions::~Completions() {
     stopped_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
     base::join(thread_);
     if (!is_empty()) base::keep_for_ever(std::move(awaited_));
 }
@@ -32,7 +32,7 @@ void Completions::add(std::shared_ptr<Completion> completion) {
         if (!thread_.joinable())
             thread_ = base::start_thread("gz-completions", [this] { watch(); });
     }
-    base::ring_local(bell_);
+    base::ring(bell_);
 }
 
 void Completions::watch() {
@@ -49,10 +49,10 @@ void Completions::watch() {
         if (!ended.empty()) {
             ended.clear();
             next_check = base::Clock::now() + between_checks;
-            base::ring_callers(bell_);
+            base::ring(bell_, base::Sleepers::for_news);
             wait_loop.progressed();
         } else if (is_empty()) {
-            wait_loop.park_idle();
+            wait_loop.pause(base::Sleepers::idle);
         } else {
             wait_loop.pause();
         }

@@ -24,6 +24,9 @@ struct Context {
     base::WaitSettings wait;
     /// The set's name, for the timeline; null for the world.
     std::shared_ptr<const std::string> set = nullptr;
+
+    /// Wakes threads of this rank that wait for news of this set.
+    void ring(base::Sleepers up_to) const noexcept { base::ring(doorbell, up_to, wait.audience); }
 };
 
 }  // namespace guozhuang::engine

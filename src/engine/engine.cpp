@@ -38,19 +38,21 @@ Context context_of(const Engine::Dependencies& dependencies) {
 
 /// Counts a caller that waits, and so drives. When it leaves, it wakes another driver if anything
 /// is pending or somebody waits.
-class Engine::Helping {
+class Engine::WaitingCaller {
 public:
-    explicit Helping(Engine& engine) noexcept : engine_(&engine) { engine.helpers_.fetch_add(1); }
-    ~Helping() { leave(); }
-    Helping(const Helping&) = delete;
-    Helping& operator=(const Helping&) = delete;
+    explicit WaitingCaller(Engine& engine) noexcept : engine_(&engine) {
+        engine.waiting_callers_.fetch_add(1);
+    }
+    ~WaitingCaller() { leave(); }
+    WaitingCaller(const WaitingCaller&) = delete;
+    WaitingCaller& operator=(const WaitingCaller&) = delete;
 
     bool has_left() const noexcept { return engine_ == nullptr; }
     void leave() noexcept {
         if (has_left()) return;
         auto& engine = *std::exchange(engine_, nullptr);
-        engine.helpers_.fetch_sub(1);
-        if (engine.helped() || engine.has_work()) engine.wake_driver();
+        engine.waiting_callers_.fetch_sub(1);
+        if (engine.has_caller() || engine.has_work()) engine.context_.ring(base::Sleepers::idle);
     }
 
 private:
@@ -80,33 +82,35 @@ std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
 
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
     const bool may_block = deadline == base::no_deadline || context_.wait.turn_scheduler != nullptr;
-    return wait(arrived, deadline,
-                may_block ? DrivePolicy::all_entries : DrivePolicy::small_entries);
+    return wait(arrived, deadline, !may_block);
 }
 
-bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
-                  DrivePolicy policy) {
+bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool only_small) {
     if (arrived()) return true;
     base::refuse_forked();
     const trace::TimelineSlice waiting(*context_.timeline, "wait");
-    Helping helping(*this);
+    WaitingCaller caller(*this);
     try {
         base::WaitLoop wait_loop(context_.doorbell, context_.wait, deadline);
         bool first_look = true;
         while (!arrived()) {
-            const auto result = try_drive_once(helping.has_left() ? DrivePolicy::none : policy);
+            auto result = DriveResult::of_another;
+            if (caller.has_left())
+                complete_ended();
+            else
+                result = try_drive_once(only_small);
             // Another thread drives. It may be asleep, and not know what this caller has submitted.
             if (result == DriveResult::of_another && std::exchange(first_look, false))
-                base::ring(context_.doorbell, context_.wait.audience);
+                context_.ring(base::Sleepers::for_news);
             if (arrived()) return true;
             switch (result) {
                 case DriveResult::progressed: wait_loop.progressed(); break;
                 case DriveResult::in_vain: wait_loop.pause(); break;
                 case DriveResult::messages_move:
-                    wait_loop.pause(base::longest_pause_for_messages);
+                    wait_loop.pause(base::longest_sleep_for_messages);
                     break;
-                case DriveResult::of_another: wait_loop.pause_behind(); break;
-                case DriveResult::too_large: helping.leave(); break;  // the coordinator wakes up
+                case DriveResult::of_another: wait_loop.pause(base::Sleepers::behind); break;
+                case DriveResult::too_large: caller.leave(); break;  // the coordinator wakes up
             }
         }
         return true;
@@ -122,15 +126,15 @@ void Engine::coordinate() {
         base::WaitLoop wait_loop(context_.doorbell, context_.wait);
         bool drove = false;
         while (!life_.is_stopped()) {
-            if (helped() || !has_work()) {
+            if (has_caller() || !has_work()) {
                 // A caller that found the lock taken may be waiting behind this thread.
-                if (helped() && std::exchange(drove, false))
-                    base::ring_callers(context_.doorbell, context_.wait.audience);
-                wait_loop.park_idle();
-                if (helped()) {
+                if (has_caller() && std::exchange(drove, false))
+                    context_.ring(base::Sleepers::behind);
+                wait_loop.pause(base::Sleepers::idle);
+                if (has_caller()) {
                     complete_ended();
                 } else {
-                    await_pause(wait_loop);
+                    nap(wait_loop);
                     drove = true;
                     poll_briefly(wait_loop);
                 }
@@ -140,7 +144,7 @@ void Engine::coordinate() {
             switch (try_drive_once()) {
                 case DriveResult::progressed: wait_loop.progressed(); break;
                 case DriveResult::messages_move:
-                    wait_loop.pause(base::longest_pause_for_messages);
+                    wait_loop.pause(base::longest_sleep_for_messages);
                     break;
                 default: wait_loop.pause();
             }
@@ -158,13 +162,13 @@ void Engine::coordinate() {
 /// If something submitted is not taken, naps while the number of pending operations changes: what
 /// a caller submits in a row is negotiated together, and the caller keeps its core. Naps add up to
 /// 620 us.
-void Engine::await_pause(base::WaitLoop& wait_loop) {
+void Engine::nap(base::WaitLoop& wait_loop) {
     if (!queue_.has_untaken()) return;
     int before = 0;
-    for (auto nap = shortest_nap; nap <= longest_nap; nap *= 2) {
+    for (auto length = shortest_nap; length <= longest_nap; length *= 2) {
         const int pending = queue_.pending_count();
         if (pending == std::exchange(before, pending)) return;
-        wait_loop.nap(nap);
+        wait_loop.nap(length);
     }
 }
 
@@ -178,14 +182,14 @@ void Engine::poll_briefly(base::WaitLoop& wait_loop) {
             wait_loop.progressed();
         else
             wait_loop.pause();
-    } while (!life_.is_stopped() && !helped() && !has_work() && base::Clock::now() < end);
+    } while (!life_.is_stopped() && !has_caller() && !has_work() && base::Clock::now() < end);
 }
 
-Engine::DriveResult Engine::try_drive_once(DrivePolicy policy) {
+Engine::DriveResult Engine::try_drive_once(bool only_small) {
     auto result = DriveResult::of_another;
-    if (policy != DrivePolicy::none && mutex_.try_lock()) {
+    if (mutex_.try_lock()) {
         const base::Lock lock(mutex_, std::adopt_lock);
-        result = drive_once(policy);
+        result = drive_once(only_small);
     }
     complete_ended();
     return result;
@@ -193,7 +197,7 @@ Engine::DriveResult Engine::try_drive_once(DrivePolicy policy) {
 
 /// Takes and sends messages, then executes at most one entry of the log. If it fails, no other
 /// thread drives on from there.
-Engine::DriveResult Engine::drive_once(DrivePolicy policy) try {
+Engine::DriveResult Engine::drive_once(bool only_small) try {
     if (life_.is_stopped() || base::is_aborted(context_.doorbell)) return DriveResult::in_vain;
     const bool progressed = pump();
     if (log_.empty() || !is_due(log_.front())) {
@@ -202,8 +206,7 @@ Engine::DriveResult Engine::drive_once(DrivePolicy policy) try {
         const bool messages_move = control_plane_.point_to_point().is_moving();
         return messages_move ? DriveResult::messages_move : DriveResult::in_vain;
     }
-    if (policy == DrivePolicy::small_entries && !moves_little(log_.front(), context_.size))
-        return DriveResult::too_large;
+    if (only_small && !moves_little(log_.front(), context_.size)) return DriveResult::too_large;
     auto entry = std::move(log_.front());
     log_.pop_front();
     execute(entry);
@@ -338,7 +341,8 @@ void Engine::release_tensors(const OwnsTensors& owner) {
             return own ? own->are_filled() : pending->complete();
         };
         drive_until(std::ref(released), base::no_deadline);  // allocates nothing
-        if (has_work()) wake_driver();  // whoever promised to wait for it may have gone
+        if (has_work())
+            context_.ring(base::Sleepers::idle);  // whoever promised to wait for it may have gone
     }
 }
 
@@ -383,7 +387,7 @@ void Engine::close(std::string_view reason, int culprit) {
 void Engine::stop() noexcept {
     if (!life_.stop()) return;
     if (queue_.has_pending()) base::abort(context_.doorbell);
-    wake_driver();
+    context_.ring(base::Sleepers::idle);
     base::join(coordinator_);
     // A caller that drives ends its turn here; at the next it sees that this has stopped.
     { const base::Lock last_turn(mutex_); }
@@ -414,7 +418,7 @@ void Engine::drain_before_exit(base::Deadline deadline) noexcept {
             is_moving = point_to_point.is_moving() || !executor_.is_idle();
             return is_heard && executor_.is_idle() && !point_to_point.has_operations();
         };
-        if (wait(is_drained, deadline, DrivePolicy::all_entries)) return;
+        if (wait(is_drained, deadline)) return;
         if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) abort_for_quit();
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "rank {} could not announce that it quits: {}", context_.rank,

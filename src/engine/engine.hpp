@@ -103,7 +103,8 @@ public:
             std::rethrow_exception(
                 for_operation(failure, eager_calls_.request_of(call), life_.memory_is_on_loan()));
         }
-        if (has_work()) wake_driver();  // which has left the engine to this call
+        if (has_work())
+            context_.ring(base::Sleepers::idle);  // which has left the engine to this call
         return done;
     }
 
@@ -133,24 +134,26 @@ public:
     /// whose copies there is no memory, is waited for. Throws what ended the job.
     void release_tensors(const OwnsTensors& owner);
     /// Runs `action` while no bundle of this engine moves on the host, and returns its result.
-    /// Returns false at once if a bundle moves.
+    /// Returns false at once if a bundle moves. If the action throws, no caller is woken, so this
+    /// thread must drive on.
     template <class Action>
     bool try_between_bundles(const Action& action) {
         if (!mutex_.try_lock()) return false;
+        bool result = false;
+        {
+            const base::Lock lock(mutex_, std::adopt_lock);
+            result = action();
+        }
         // A caller may have found the lock taken, and be waiting behind this thread.
-        struct RingAtEnd {
-            const Context& context;
-            ~RingAtEnd() { base::ring_callers(context.doorbell, context.wait.audience); }
-        } const ring{context_};
-        const base::Lock lock(mutex_, std::adopt_lock);
-        return action();
+        context_.ring(base::Sleepers::behind);
+        return result;
     }
 
     /// Takes no more requests, and has the other ranks told so. Returns at once: the thread that
     /// drives sends the message.
     void shut_down(std::string_view reason, int culprit = -1) {
         life_.shut_down({.reason = std::string(reason), .culprit = culprit});
-        wake_driver();
+        context_.ring(base::Sleepers::idle);
     }
     /// Shuts down, and drives until every rank has shut down. Pending operations then are complete
     /// or have failed. Throws what ended the job.
@@ -166,7 +169,7 @@ public:
     /// reason.
     void quit(std::string_view reason, int culprit = -1) {
         life_.shut_down({.reason = std::string(reason), .at_once = true, .culprit = culprit});
-        wake_driver();
+        context_.ring(base::Sleepers::idle);
     }
     /// After quit(): waits until this rank has executed what the log held before its `quit` entry,
     /// on streams too, and its sends and receives have ended. If that is not so at the deadline and
@@ -186,7 +189,7 @@ public:
     bool has_ended_in_order() const noexcept { return life_.is_over() && !life_.somebody_quit(); }
 
 private:
-    class Helping;
+    class WaitingCaller;
 
     void on_enqueued(std::span<const std::shared_ptr<Pending>> operations) override {
         queue_.free_names(operations);
@@ -202,23 +205,22 @@ private:
 
     // Driving.
     void coordinate();
-    void await_pause(base::WaitLoop& wait_loop);
+    void nap(base::WaitLoop& wait_loop);
     void poll_briefly(base::WaitLoop& wait_loop);
-    /// Entries that a waiting caller executes; it leaves the rest to the coordinator.
-    enum class DrivePolicy { all_entries, small_entries, none };
     /// The outcome of an attempt to drive. `messages_move`: in vain, but sends or receives are on
     /// their way. `too_large`: the next entry is for another thread.
     enum class DriveResult { progressed, in_vain, messages_move, of_another, too_large };
     /// Returns true once `arrived()`, or false at the deadline. This thread drives meanwhile,
-    /// whenever nobody else does, until an entry comes that the policy leaves to others.
-    bool wait(const std::function<bool()>& arrived, base::Deadline deadline, DrivePolicy policy);
-    DriveResult drive_once(DrivePolicy policy) GUOZHUANG_REQUIRES(mutex_);
-    DriveResult try_drive_once(DrivePolicy policy = DrivePolicy::all_entries);
+    /// whenever nobody else does; with `only_small`, until a large bundle comes, which it leaves to
+    /// the coordinator.
+    bool wait(const std::function<bool()>& arrived, base::Deadline deadline,
+              bool only_small = false);
+    DriveResult drive_once(bool only_small) GUOZHUANG_REQUIRES(mutex_);
+    DriveResult try_drive_once(bool only_small = false);
     bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
-    bool helped() const noexcept {
-        return helpers_.load(std::memory_order_acquire) > 0 || eager_calls_.is_running();
+    bool has_caller() const noexcept {
+        return waiting_callers_.load(std::memory_order_acquire) > 0 || eager_calls_.is_running();
     }
-    void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
     bool take_entries() GUOZHUANG_REQUIRES(mutex_) {
@@ -273,7 +275,7 @@ private:
     /// The `quit` entry that has ended the log, if a rank has quit.
     std::optional<protocol::LogEntry> quit_entry_ GUOZHUANG_GUARDED_BY(mutex_);
 
-    std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
+    std::atomic<int> waiting_callers_{0};  ///< they drive
     std::thread coordinator_;
 };
 

@@ -100,7 +100,7 @@ void EnqueuedBundle::end(std::shared_ptr<EnqueuedBundle> bundle,
     auto last = std::move(bundle->self_);
     last->all.push_back(std::move(bundle));
     listener->let_go(std::move(last));
-    base::ring_local(context.doorbell, context.wait.audience);
+    context.ring(base::Sleepers::idle);
 }
 
 std::exception_ptr EnqueuedBundle::end_of_job() const noexcept {

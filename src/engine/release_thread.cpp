@@ -26,14 +26,14 @@ ReleaseThread::ReleaseThread(std::function<void(Pending&)> complete) try
 
 void ReleaseThread::stop() noexcept {
     stopped_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
     base::join(thread_);
     complete_ended();
 }
 
 void ReleaseThread::let_go(std::shared_ptr<Owners> owners) noexcept {
     released_.push(std::move(owners));
-    base::ring_local(bell_);
+    base::ring(bell_);
 }
 
 void ReleaseThread::complete(std::shared_ptr<Pending> pending) noexcept {
@@ -41,7 +41,7 @@ void ReleaseThread::complete(std::shared_ptr<Pending> pending) noexcept {
     if (stopped_)
         complete_ended();
     else
-        base::ring_local(bell_);
+        base::ring(bell_);
 }
 
 void ReleaseThread::check_wait(const Request& request) {
@@ -56,7 +56,7 @@ void ReleaseThread::run() noexcept {
     releases_here = true;
     base::WaitLoop wait_loop(bell_, {});
     while (!stopped_)
-        if (!complete_ended()) wait_loop.park_idle();
+        if (!complete_ended()) wait_loop.pause(base::Sleepers::idle);
 }
 
 /// Releases the owners first, so that an operation that has not failed drops the last reference to

@@ -26,7 +26,7 @@ void StagedMessage::copy_out(Pending& pending) {
         slot_->driver->copy(stream, pending.request().tensors.front().memory(), memory_);
         pending.set_enqueued(stream.record());
     });
-    base::ring_local(context_.doorbell, context_.wait.audience);
+    context_.ring(base::Sleepers::idle);
 }
 
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
@@ -68,7 +68,7 @@ void StagedMessage::complete(const std::exception_ptr& failure) noexcept {
     listener_->let_go(std::move(keep_alive_));
     if (failure) failure_ = as_error(failure, {.operation = name_}, context_.rank);
     is_complete_.store(true, std::memory_order_release);
-    base::ring_local(context_.doorbell, context_.wait.audience);
+    context_.ring(base::Sleepers::idle);
 }
 
 }  // namespace guozhuang::engine

@@ -32,7 +32,7 @@ void StallReporter::look(Requests pending,
     }
     // This thread may be in the middle of an operation, and have been at the last look, too: then
     // another one writes the warnings and lets go of what has been looked at.
-    if (is_awaited) base::ring_local(context_.doorbell, context_.wait.audience);
+    if (is_awaited) context_.ring(base::Sleepers::idle);
 }
 
 /// Returns whether there is something to warn of; warns unless enough has been said at this look.

@@ -135,7 +135,7 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
         throw;
     }
     write_end();
-    base::ring_local(context.doorbell, context.wait.audience);
+    context.ring(base::Sleepers::idle);
 }
 
 std::shared_ptr<MessageSlot> StreamExecutor::take_slot(std::size_t bytes) {

@@ -81,7 +81,7 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
                       : enter_collective(std::move(request), std::move(progress_source));
         wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
     }
-    if (wakes_driver) base::ring_local(context_.doorbell, context_.wait.audience);
+    if (wakes_driver) context_.ring(base::Sleepers::idle);
     return pending;
 }
 
@@ -226,7 +226,7 @@ void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
         error = nullptr;  // only the operations own it now
         for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
     }
-    base::ring_callers(context_.doorbell, context_.wait.audience);
+    context_.ring(base::Sleepers::behind);
 }
 
 bool SubmissionQueue::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
@@ -266,7 +266,7 @@ bool SubmissionQueue::complete_ended() noexcept {
 void SubmissionQueue::complete(Pending& pending) noexcept {
     pending.set_complete(life_.memory_is_on_loan());
     pending_count_.fetch_sub(1);
-    base::ring_callers(context_.doorbell, context_.wait.audience);
+    context_.ring(base::Sleepers::behind);
 }
 
 std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(

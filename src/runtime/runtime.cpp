@@ -108,7 +108,7 @@ void Runtime::close(std::string_view reason) {
                                 [this] { return ended_.load(); });
     close_everything(reason);
     ended_ = true;
-    base::ring_local(transport().doorbell());
+    base::ring(transport().doorbell());
 }
 
 /// Shuts down everywhere before it waits anywhere: a rank may wait for this one in one set, and so
@@ -152,7 +152,7 @@ std::pair<std::string, int> Runtime::with_first_cause(std::string_view reason) c
 /// If the job is over already, the others know a better reason.
 void Runtime::quit(std::string_view reason) noexcept {
     const bool has_ended = ended_.exchange(true);
-    base::ring_local(transport().doorbell());
+    base::ring(transport().doorbell());
     if (has_ended || base::is_aborted(transport().doorbell())) return;
     transport().announce_quit(reason);  // for what follows there may be no memory
     try {

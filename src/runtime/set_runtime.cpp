@@ -155,8 +155,8 @@ std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
 /// Nothing rings then, so the pauses are short.
 void SetRuntime::wait_for(const device::Event& event) {
     auto settings = transport().wait_settings();
-    settings.park_limit = std::min<std::chrono::microseconds>(settings.park_limit, 100us);
-    settings.long_park_limit = {};
+    settings.sleep_limit = std::min<std::chrono::microseconds>(settings.sleep_limit, 100us);
+    settings.long_sleep_limit = {};
     base::wait_until(transport().doorbell(), settings, [&] { return event.done(); });
 }
 

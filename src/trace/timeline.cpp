@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto write_every = std::chrono::milliseconds(100);
 constexpr base::WaitSettings rhythm{
-    .spin = std::chrono::microseconds(0), .park_first = write_every, .park_limit = write_every};
+    .spin = std::chrono::microseconds(0), .sleep_first = write_every, .sleep_limit = write_every};
 constexpr std::size_t most_records = 32'768;  // between two writes
 
 std::int64_t nanoseconds(base::Clock::time_point time) {
@@ -73,7 +73,7 @@ void Timeline::finish() noexcept {
     if (!thread_.joinable()) return;
     on_ = false;
     ending_ = true;
-    ring_local(bell_);
+    ring(bell_);
     base::join(thread_);
     file_.reset();
     const base::Lock lock(records_mutex_);
@@ -131,7 +131,7 @@ void Timeline::record(TimelineRecord&& record) noexcept {
         records_.push_back(std::move(record));
         hurry = records_.size() == records_.capacity() / 2;
     }
-    if (hurry) ring_local(bell_);
+    if (hurry) ring(bell_);
 }
 
 void Timeline::write_on() noexcept {

@@ -245,7 +245,7 @@ StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits,
 
 StartWatch::~StartWatch() {
     stop_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
     if (thread_.joinable()) thread_.join();
 }
 
@@ -253,10 +253,10 @@ StartWatch::~StartWatch() {
 bool StartWatch::wait_until(base::Deadline time) {
     const auto length =
         time == base::no_deadline ? std::chrono::hours(1) : time - base::Clock::now();
-    const auto park = std::max(std::chrono::ceil<std::chrono::microseconds>(length),
-                               std::chrono::microseconds(1));
+    const auto sleep = std::max(std::chrono::ceil<std::chrono::microseconds>(length),
+                                std::chrono::microseconds(1));
     const base::WaitSettings settings{
-        .spin = std::chrono::microseconds(0), .park_first = park, .park_limit = park};
+        .spin = std::chrono::microseconds(0), .sleep_first = sleep, .sleep_limit = sleep};
     base::wait_until(bell_, settings, [&] { return stop_ || base::Clock::now() >= time; });
     return !stop_;
 }

@@ -2,7 +2,7 @@
 // of two cells, through which a rank that has nothing else to do, and so sleeps by local news only,
 // sends more than there is room for to a rank that waits. Cells are put and taken in portions of
 // any size; what a cell holds is its number, so the reader can tell. No wake-up may be lost (an
-// invalid end state: parks have no time limit here), no cell be read before it is written or after
+// invalid end state: sleeps have no time limit here), no cell be read before it is written or after
 // it is overwritten.
 //
 // -DCRASHES: either side may die between any two steps. The other then has read some of the cells,
@@ -46,7 +46,7 @@ inline futex_wake(rank, bits) {
     }
 }
 
-inline ring_local(rank) {
+inline ring(rank) {
     rings[rank]++;
     futex_wake(rank, BY_NEWS | BY_LOCAL)
 }
@@ -145,7 +145,7 @@ proctype Reader() {
 #ifdef BUG_WAKE_BY_NEWS
                     nudge(WRITER)
 #else
-                    ring_local(WRITER)
+                    ring(WRITER)
 #endif
                 :: else
                 fi

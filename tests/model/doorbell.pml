@@ -1,16 +1,16 @@
 // The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has
 // news, another nudges when it has ended a round of staging, a local thread rings when it has work.
 // The patient thread waits for the first news, then for two rounds one after another. The idle one
-// parks until there is work, which rings from others must not disturb, and waits for the second
+// sleeps until there is work, which rings from others must not disturb, and waits for the second
 // news then. With -DCALLER_WAITS there are no rounds, and a caller of the rank waits behind the
-// patient thread until that has ended what it drives. Parks have no time limit here, so a wake-up
+// patient thread until that has ended what it drives. Sleeps have no time limit here, so a wake-up
 // that is lost is a thread that sleeps for ever: an invalid end state. The threads are of one
 // process set: a ring for another is to them like one that finds nobody asleep, counted and no
 // more. The memory is sequentially consistent, as are the operations of the code; the count of
 // rings does not wrap.
 //
 // A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
-// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET, -DBUG_PARKED_BEFORE_RING; with a
+// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET, -DBUG_COUNTS_BEFORE_RING; with a
 // caller -DBUG_END_AS_NEWS.
 
 #define BY_NEWS 1
@@ -25,7 +25,7 @@
 #define IDLE 1
 #define CALLER 2
 
-byte rings, asleep, behind, parked;
+byte rings, for_news, behind, idle;  // the counts of sleepers in each way
 byte sleeping[3];  // the kernel's: whom each thread lets itself be woken by, 0 if it is awake
 byte news, rounds;
 bool work, ended;
@@ -68,32 +68,33 @@ inline futex_wake(bits) {
     }
 }
 
+// For news: base::ring() up to Sleepers::for_news.
 inline ring(bits) {
     rings++;
-    expected = asleep;
+    expected = for_news;
     if
     :: expected != 0 -> futex_wake(bits)
     :: else
     fi
 }
 
-// For news that are looked at with the same order of memory as `asleep`: base::nudge().
+// For news that are looked at with the same order of memory as the counts: base::nudge().
 inline nudge() {
-    expected = asleep;
+    expected = for_news;
     if
     :: expected != 0 -> ring(BY_NEWS)
     :: else
     fi
 }
 
-// For those who wait behind this thread: base::ring_callers().
-inline ring_callers() {
+// For those who wait behind this thread: base::ring() up to Sleepers::behind.
+inline ring_behind() {
     rings++;
     expected = behind;
     if
     :: expected != 0 -> futex_wake(BY_NEWS | BY_LOCAL)
     :: else ->
-        expected = asleep;
+        expected = for_news;
         if
         :: expected != 0 -> futex_wake(BY_NEWS)
         :: else
@@ -101,44 +102,49 @@ inline ring_callers() {
     fi
 }
 
-// As WaitLoop::park().
-inline park(thread, bits) {
-    parked++;
+// As WaitLoop::fall_asleep().
+inline sleep(thread, bits) {
     if
     :: rings == seen -> futex_wait(thread, seen, bits)
     :: else
-    fi;
-    parked--
+    fi
 }
 
-// A coordinator with nothing pending: WaitLoop::park_idle(). The count is read before the look.
+inline sleep_idle() {
+    idle++;
+    sleep(IDLE, BY_LOCAL);
+    idle--
+}
+
+// A coordinator with nothing pending: WaitLoop::pause(Sleepers::idle). The rings are read before
+// the look.
 #ifdef BUG_LOOK_BEFORE_COUNT
-#define PARK_IDLE_UNTIL(condition)                                                                 \
+#define SLEEP_IDLE_UNTIL(condition)                                                                \
     do                                                                                             \
     :: condition -> break                                                                          \
-    :: else -> seen = rings; park(IDLE, BY_LOCAL)                                                  \
+    :: else -> seen = rings; sleep_idle()                                                          \
     od
 #else
-#define PARK_IDLE_UNTIL(condition)                                                                 \
+#define SLEEP_IDLE_UNTIL(condition)                                                                \
     do                                                                                             \
     :: seen = rings;                                                                               \
        if                                                                                          \
        :: condition -> break                                                                       \
-       :: else -> park(IDLE, BY_LOCAL)                                                             \
+       :: else -> sleep_idle()                                                                     \
        fi                                                                                          \
     od
 #endif
 
 // wait_until() with a WaitLoop: once it has spun enough, the thread counts as asleep, reads the
-// rings and looks once more before it parks. After a ring it spins anew, and no longer counts.
+// rings and looks once more before it sleeps. After a ring it spins anew, and no longer counts.
 #ifdef BUG_COUNT_AFTER_LOOK
 #define BEFORE_LOOK skip
 #define AFTER_LOOK skip
-#define BEFORE_PARK asleep++
+#define BEFORE_SLEEP for_news++
 #else
-#define BEFORE_LOOK asleep++
-#define AFTER_LOOK asleep--
-#define BEFORE_PARK skip
+#define BEFORE_LOOK for_news++
+#define AFTER_LOOK for_news--
+#define BEFORE_SLEEP skip
 #endif
 
 #define WAIT_UNTIL(thread, condition)                                                              \
@@ -149,7 +155,7 @@ inline park(thread, bits) {
        seen = rings;                                                                               \
        if                                                                                          \
        :: condition -> AFTER_LOOK; break                                                           \
-       :: else -> BEFORE_PARK; park(thread, BY_NEWS | BY_LOCAL); asleep--                          \
+       :: else -> BEFORE_SLEEP; sleep(thread, BY_NEWS | BY_LOCAL); for_news--                      \
        fi                                                                                          \
     od
 
@@ -161,7 +167,7 @@ active proctype Patient() {
 #ifdef BUG_END_AS_NEWS
     ring(BY_NEWS)
 #else
-    ring_callers()
+    ring_behind()
 #endif
 #else
     WAIT_UNTIL(PATIENT, rounds >= 1);
@@ -169,8 +175,8 @@ active proctype Patient() {
 #endif
 }
 
-// A caller that waits while the patient thread drives: WaitLoop::pause_behind(). It counts before
-// its last look, as others do.
+// A caller that waits while the patient thread drives: WaitLoop::pause(Sleepers::behind). It counts
+// before its last look, as others do.
 #ifdef CALLER_WAITS
 active proctype Caller() {
     byte seen;
@@ -181,7 +187,7 @@ active proctype Caller() {
        seen = rings;
        if
        :: ended -> behind--; break
-       :: else -> park(CALLER, BY_LOCAL); behind--
+       :: else -> sleep(CALLER, BY_LOCAL); behind--
        fi
     od
 }
@@ -189,7 +195,7 @@ active proctype Caller() {
 
 active proctype Idle() {
     byte seen;
-    PARK_IDLE_UNTIL(work);
+    SLEEP_IDLE_UNTIL(work);
     WAIT_UNTIL(IDLE, news >= 2)
 }
 
@@ -218,19 +224,32 @@ active proctype Stager() {
 }
 #endif
 
-// base::ring_local().
+// base::ring() up to Sleepers::idle.
 active proctype Local() {
     byte expected;
     work = true;
-#ifdef BUG_PARKED_BEFORE_RING
-    expected = parked;
+#ifdef BUG_COUNTS_BEFORE_RING
+    expected = behind;
+    if
+    :: expected == 0 -> expected = idle
+    :: else
+    fi;
     rings++;
 #else
     rings++;
-    expected = parked;
+    expected = behind;
+    if
+    :: expected == 0 -> expected = idle
+    :: else
+    fi;
 #endif
     if
     :: expected != 0 -> futex_wake(BY_NEWS | BY_LOCAL)
-    :: else
+    :: else ->
+        expected = for_news;
+        if
+        :: expected != 0 -> futex_wake(BY_NEWS)
+        :: else
+        fi
     fi
 }

@@ -248,13 +248,13 @@ TEST_CASE("who looks after one message wakes the thread that sleeps for another"
     auto slept_for = transport->receive(left, data, in);
     auto looked_after = transport->receive(left, later, other);
     auto& bell = transport->doorbell();
-    ++bell.asleep;  // as a thread does before it looks for the last time and parks
+    ++bell.asleep(base::Sleepers::for_news);  // as a thread does before its last look
     const auto before = bell.rings.load();
     const auto woken = [&] { return transport->test(looked_after) || bell.rings.load() != before; };
     const auto failure = failure_of([&] {
         base::wait_until(bell, transport->wait_settings(), woken, base::Clock::now() + 20s);
     });
-    --bell.asleep;
+    --bell.asleep(base::Sleepers::for_news);
     CHECK(failure == "");
     REQUIRE(everywhere(true));
     auto last = transport->send(right, later, out);

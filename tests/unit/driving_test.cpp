@@ -117,18 +117,19 @@ TEST_CASE(
     const auto handle = rank.submit("long");
     bundles.until_begun();
     std::thread caller([&] { handle.wait(); });
-    while (bell.behind == 0) std::this_thread::yield();
-    CHECK(bell.asleep == 0);
+    while (bell.asleep(base::Sleepers::behind) == 0) std::this_thread::yield();
+    CHECK(bell.asleep(base::Sleepers::for_news) == 0);
     bundles.let_go();
     caller.join();
     CHECK(handle.done());
-    CHECK(bell.behind == 0);
+    CHECK(bell.asleep(base::Sleepers::behind) == 0);
 }
 
 TEST_CASE("of threads that wait, one always drives, whoever has driven before") {
     // A thread that nobody wakes stays asleep.
-    constexpr base::WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};
-    wire::InprocHub hub(2, park_for_long);
+    constexpr base::WaitSettings sleep_for_long{
+        .spin = 0us, .sleep_first = 60s, .sleep_limit = 60s};
+    wire::InprocHub hub(2, sleep_for_long);
     EngineRank ranks[] = {{hub.transport(0), [](const engine::Bundle&) {}},
                           {hub.transport(1), [](const engine::Bundle&) {}}};
     std::atomic<int> ended{0};

@@ -39,15 +39,15 @@ TEST_CASE("a ring through one mapping wakes a thread that sleeps on another") {
     std::thread sleeper([&] {
         try {
             base::wait_until(
-                mine.bell(1), {.spin = 0us, .park_first = 60s, .park_limit = 60s},
+                mine.bell(1), {.spin = 0us, .sleep_first = 60s, .sleep_limit = 60s},
                 [&] { return news.load(); }, base::Clock::now() + 20s);
         } catch (const Error&) {
             in_time = false;
         }
     });
-    while (theirs.bell(1).asleep.load() == 0) std::this_thread::yield();
+    while (theirs.bell(1).asleep(base::Sleepers::for_news).load() == 0) std::this_thread::yield();
     news = true;
-    base::ring(theirs.bell(1));
+    base::ring(theirs.bell(1), base::Sleepers::for_news);
     sleeper.join();
     CHECK(in_time);
     CHECK(mine.bell(0).rings.load() == 0);
@@ -90,7 +90,7 @@ TEST_CASE("shared memory cannot be resized, and leaves no file open") {
         memory.close_file();
         attached.close_file();
         CHECK(open_files() == before);
-        base::ring(attached.bell(0));
+        base::ring(attached.bell(0), base::Sleepers::for_news);
         CHECK(memory.bell(0).rings.load() == 1);
         auto moved = std::move(memory);
         CHECK(moved.bell(0).rings.load() == 1);

@@ -152,7 +152,7 @@ TEST_CASE("ranks that spin little, and mostly sleep, exchange messages of all le
         return random() % (random() % 20 == 0 ? 4 * ring : 100);
     };
     const base::WaitSettings settings{.spin = std::chrono::microseconds(1),
-                                      .park_limit = std::chrono::seconds(20)};
+                                      .sleep_limit = std::chrono::seconds(20)};
     std::atomic<int> wrong{0}, finished{0};
     const auto run = [&](int self) {
         auto& messages = host[self];

@@ -23,7 +23,7 @@ using guozhuang::test::run_inproc_ranks;
 namespace {
 
 constexpr Tag data{0, Lane::host_data, 0};
-constexpr base::WaitSettings park_soon{.spin = 0us, .park_first = 60s, .park_limit = 60s};
+constexpr base::WaitSettings sleep_soon{.spin = 0us, .sleep_first = 60s, .sleep_limit = 60s};
 
 template <class Act>
 std::optional<ErrorCode> error_of(Act&& act) {
@@ -49,15 +49,15 @@ private:
 
 TEST_CASE("random traffic between ranks that are threads arrives whole and in order") {
     const int ranks = GENERATE(1, 2, 3, 4, 5, 7);
-    const bool parking = GENERATE(false, true);
+    const bool sleeps = GENERATE(false, true);
     const test::TrafficSchedule schedule(test::seed() + static_cast<unsigned>(ranks), ranks,
                                          60 * ranks, 20'000);
-    const auto settings = parking ? std::optional(park_soon) : std::nullopt;
+    const auto settings = sleeps ? std::optional(sleep_soon) : std::nullopt;
     REQUIRE_NOTHROW(run_inproc_ranks(
         ranks, [&](Transport& transport) { test::Traffic(transport, schedule).run(); }, settings));
 }
 
-TEST_CASE("data wakes the rank that is parked for it") {
+TEST_CASE("data wakes the rank that sleeps for it") {
     const auto play = [](Transport& transport) {
         const std::vector<int> group_ranks{0, 1};
         const int self = transport.rank(), peer = 1 - self;
@@ -72,7 +72,7 @@ TEST_CASE("data wakes the rank that is parked for it") {
             wire.wait(ticket);
         }
     };
-    REQUIRE_NOTHROW(run_inproc_ranks(2, play, park_soon));
+    REQUIRE_NOTHROW(run_inproc_ranks(2, play, sleep_soon));
 }
 
 TEST_CASE("messages of one pair and tag arrive in order, whoever comes first") {
@@ -103,7 +103,7 @@ TEST_CASE("ranks that disagree about a length are told so") {
 }
 
 TEST_CASE("abort ends all waits, and nothing moves afterwards") {
-    InprocHub hub(2, park_soon);
+    InprocHub hub(2, sleep_soon);
     const auto first = hub.transport(0), second = hub.transport(1);
     auto lent = std::make_unique<std::array<std::byte, 64>>();
     auto ticket = first->receive(1, data, *lent);
@@ -118,7 +118,7 @@ TEST_CASE("abort ends all waits, and nothing moves afterwards") {
 }
 
 TEST_CASE("what a rank abandons is given back, and it sends and receives no more") {
-    InprocHub hub(2, park_soon);
+    InprocHub hub(2, sleep_soon);
     const auto first = hub.transport(0), second = hub.transport(1);
     std::array<std::byte, 8> lent{}, sent{}, other{};
     sent.fill(std::byte{1});
@@ -135,7 +135,7 @@ TEST_CASE("what a rank abandons is given back, and it sends and receives no more
 }
 
 TEST_CASE("a wait that fails leaves no message behind") {
-    InprocHub hub(2, park_soon);
+    InprocHub hub(2, sleep_soon);
     const auto first = hub.transport(0), second = hub.transport(1);
     const std::vector<int> group_ranks{0, 1};
     FunctionPump fails([]() -> bool { throw Error(ErrorCode::wire, "mine"); });
@@ -219,12 +219,12 @@ TEST_CASE("a group wire pumps while it waits") {
                 wire.wait(ticket);
             }
         },
-        park_soon);
+        sleep_soon);
     CHECK(pumped == 1);
 }
 
 TEST_CASE("a group wire gives up at its deadline") {
-    InprocHub hub(2, park_soon);
+    InprocHub hub(2, sleep_soon);
     const auto transport = hub.transport(0);
     const std::vector<int> group_ranks{0, 1};
     GroupWire wire({.transport = *transport,

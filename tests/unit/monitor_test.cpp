@@ -74,7 +74,7 @@ public:
         return [this, enough](const Monitor::End& end) {
             const base::Lock lock(mutex_);
             ends_.push_back({end.process, end.status});
-            base::ring(bell_);
+            base::ring(bell_, base::Sleepers::for_news);
             return ends_.size() == enough;
         };
     }

@@ -108,7 +108,8 @@ TEST_CASE("where a rank must not spin, it sleeps in a round that is offered for 
         for (int call = 0; call < 1000 && ahead < 2; ++call) {
             barrier.wait([] {});
             if (group.group_rank == 1)
-                while (sleeper.load()->asleep == 0 && calls_of_sleeper <= call)
+                while (sleeper.load()->asleep(base::Sleepers::for_news) == 0 &&
+                       calls_of_sleeper <= call)
                     std::this_thread::yield();
             const bool done = !offer(memory, 7, call).empty();
             if (group.group_rank == 0) ++calls_of_sleeper;

@@ -34,7 +34,7 @@ public:
     }
     void let_go() {
         are_let_go_ = true;
-        base::ring_local(doorbell());
+        base::ring(doorbell());
     }
 
 private:

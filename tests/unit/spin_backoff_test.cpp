@@ -31,12 +31,12 @@ bool sleeps_after_late_looks(const WaitSettings& settings, int turns_between) {
     WaitLoop wait_loop(bell, settings);
     for (int looks = 0; looks < 2; ++looks) {
         for (int turn = 0; turn < turns_between; ++turn) wait_loop.pause();
-        if (wait_loop.about_to_park()) return wait_loop.sleeps_at_once();  // others' load was late
+        if (wait_loop.about_to_sleep()) return wait_loop.must_sleep();  // others' load was late
         wait_for_files({}, late);
     }
     for (int turn = 0; turn < turns_between; ++turn)
-        if (!wait_loop.about_to_park()) wait_loop.pause();
-    return wait_loop.sleeps_at_once();
+        if (!wait_loop.about_to_sleep()) wait_loop.pause();
+    return wait_loop.must_sleep();
 }
 
 }  // namespace
@@ -85,16 +85,16 @@ TEST_CASE("a wait sleeps at once while spins are suspended, and spins again afte
     suspend_spins(over, Clock::now() - 1h);
     WaitLoop sleeping(suspended, settings), spinning(over, settings);
     for (WaitLoop* wait_loop : {&sleeping, &spinning}) wait_loop->pause();
-    CHECK(sleeping.about_to_park());
-    CHECK(sleeping.sleeps_at_once());
-    CHECK_FALSE(spinning.about_to_park());
+    CHECK(sleeping.about_to_sleep());
+    CHECK(sleeping.must_sleep());
+    CHECK_FALSE(spinning.about_to_sleep());
 }
 
 TEST_CASE("a wait that has only spun long enough does not say that it must sleep") {
     Doorbell bell;
     WaitLoop wait_loop(bell, {.spin = 0us});
-    while (!wait_loop.about_to_park()) wait_loop.pause();
-    CHECK_FALSE(wait_loop.sleeps_at_once());
+    while (!wait_loop.about_to_sleep()) wait_loop.pause();
+    CHECK_FALSE(wait_loop.must_sleep());
 }
 
 TEST_CASE("late turns suspend the spins of a wait, whether it yields or not") {

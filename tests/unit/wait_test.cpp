@@ -23,8 +23,8 @@ using namespace guozhuang::base;
 
 namespace {
 
-/// Parks for so long that a wake-up that is lost becomes a timeout of the wait.
-constexpr WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};
+/// Sleeps for so long that a wake-up that is lost becomes a timeout of the wait.
+constexpr WaitSettings sleep_for_long{.spin = 0us, .sleep_first = 60s, .sleep_limit = 60s};
 
 Deadline after(Clock::duration time) {
     return Clock::now() + time;
@@ -42,7 +42,7 @@ std::optional<ErrorCode> error_of(Wait&& wait) {
 }
 
 /// Restricts the calling thread to the first core that it may use: then it never sees its partner
-/// run while it spins, and parks every time.
+/// run while it spins, and sleeps every time.
 void stay_on_one_core() {
     cpu_set_t allowed, one;
     CPU_ZERO(&one);
@@ -64,13 +64,13 @@ std::optional<ErrorCode> play(Player& self, Player& other, int rounds, bool star
         for (int round = 1; round <= rounds; ++round) {
             if (starts) {
                 other.ball.store(round);
-                ring(other.bell);
+                ring(other.bell, Sleepers::for_news);
             }
             wait_until(
-                self.bell, park_for_long, [&] { return self.ball.load() >= round; }, after(20s));
+                self.bell, sleep_for_long, [&] { return self.ball.load() >= round; }, after(20s));
             if (!starts) {
                 other.ball.store(round);
-                ring(other.bell);
+                ring(other.bell, Sleepers::for_news);
             }
         }
     });
@@ -93,8 +93,8 @@ void check_that_no_ring_is_lost(int rounds, bool on_one_core) {
     CHECK_FALSE(right_error.has_value());
 }
 
-void until_asleep(const Doorbell& bell) {
-    while (bell.asleep.load() == 0) std::this_thread::yield();
+void until_asleep(Doorbell& bell) {
+    while (bell.asleep(Sleepers::for_news).load() == 0) std::this_thread::yield();
 }
 
 /// Whether the kernel has put a thread of this process to sleep, and nobody has woken it since.
@@ -106,11 +106,11 @@ bool sleeps(pid_t thread) {
 
 }  // namespace
 
-TEST_CASE("no ring is lost between two threads that park every time") {
+TEST_CASE("no ring is lost between two threads that sleep every time") {
     check_that_no_ring_is_lost(100'000, true);
 }
 
-TEST_CASE("no ring is lost between two threads that race to the park") {
+TEST_CASE("no ring is lost between two threads that race to sleep") {
     check_that_no_ring_is_lost(30'000, false);
 }
 
@@ -121,20 +121,20 @@ TEST_CASE("a thread that gives up leaves the others on the same bell to be woken
     std::thread first([&] {
         patient = error_of([&] {
             wait_until(
-                bell, park_for_long, [&] { return ready.load(); }, after(10s));
+                bell, sleep_for_long, [&] { return ready.load(); }, after(10s));
         });
     });
     until_asleep(bell);
     hasty = error_of([&] {
         wait_until(
-            bell, park_for_long, [] { return false; }, after(5ms));
+            bell, sleep_for_long, [] { return false; }, after(5ms));
     });
     ready = true;
-    ring(bell);
+    ring(bell, Sleepers::for_news);
     first.join();
     CHECK(hasty == ErrorCode::timeout);
     CHECK_FALSE(patient.has_value());
-    CHECK(bell.asleep.load() == 0);
+    CHECK(bell.asleep(Sleepers::for_news).load() == 0);
 }
 
 TEST_CASE("a nudge rings for a sleeper only, and never too late") {
@@ -148,7 +148,7 @@ TEST_CASE("a nudge rings for a sleeper only, and never too late") {
         for (int round = 1; round <= rounds; ++round) {
             const auto error = error_of([&] {
                 wait_until(
-                    bell, {.spin = 0us, .park_first = 60s, .park_limit = 60s},
+                    bell, {.spin = 0us, .sleep_first = 60s, .sleep_limit = 60s},
                     [&] { return staged.load() >= round; }, after(20s));
             });
             if (error) in_time = false;
@@ -158,19 +158,20 @@ TEST_CASE("a nudge rings for a sleeper only, and never too late") {
     for (int round = 1; round <= rounds; ++round) {
         while (staged.load() != 1 - round) std::this_thread::yield();
         if (round % 2 == 0)
-            for (int i = 0; i < 50 && bell.asleep.load() == 0; ++i) std::this_thread::yield();
+            for (int i = 0; i < 50 && bell.asleep(Sleepers::for_news).load() == 0; ++i)
+                std::this_thread::yield();
         staged = round;
         nudge(bell);
     }
     waiting.join();
     CHECK(in_time);
-    CHECK(bell.asleep.load() == 0);
+    CHECK(bell.asleep(Sleepers::for_news).load() == 0);
 }
 
-TEST_CASE("a wait ends at its deadline, parked or spinning") {
+TEST_CASE("a wait ends at its deadline, asleep or spinning") {
     Doorbell bell;
     const auto spin = GENERATE(0us, std::chrono::microseconds(10s));
-    const WaitSettings settings{.spin = spin, .park_first = 60s, .park_limit = 60s};
+    const WaitSettings settings{.spin = spin, .sleep_first = 60s, .sleep_limit = 60s};
     const auto code = error_of([&] {
         wait_until(
             bell, settings, [] { return false; }, after(5ms));
@@ -178,31 +179,32 @@ TEST_CASE("a wait ends at its deadline, parked or spinning") {
     CHECK(code == ErrorCode::timeout);
 }
 
-TEST_CASE("abort wakes whoever is parked, and ends every later wait") {
+TEST_CASE("abort wakes whoever sleeps, and ends every later wait") {
     Doorbell bell;
     std::optional<ErrorCode> waiting, idle;
     std::thread waiter([&] {
         waiting = error_of([&] {
             wait_until(
-                bell, park_for_long, [] { return false; }, after(10s));
+                bell, sleep_for_long, [] { return false; }, after(10s));
         });
     });
-    std::thread sleeper(
-        [&] { idle = error_of([&] { WaitLoop(bell, park_for_long, after(10s)).park_idle(); }); });
+    std::thread sleeper([&] {
+        idle = error_of([&] { WaitLoop(bell, sleep_for_long, after(10s)).pause(Sleepers::idle); });
+    });
     until_asleep(bell);
     abort(bell);
     waiter.join();
     sleeper.join();
     CHECK(waiting == ErrorCode::aborted);
     CHECK(idle == ErrorCode::aborted);
-    CHECK(error_of([&] { wait_until(bell, park_for_long, [] { return true; }); }) ==
+    CHECK(error_of([&] { wait_until(bell, sleep_for_long, [] { return true; }); }) ==
           ErrorCode::aborted);
 }
 
 TEST_CASE("an aborted wait says who ended the job and why, in the words of the first") {
     const auto words_of = [](Doorbell& bell) -> std::string {
         try {
-            WaitLoop wait_loop(bell, park_for_long);
+            WaitLoop wait_loop(bell, sleep_for_long);
         } catch (const Error& error) {
             return error.what() +
                    (error.ranks().empty() ? "" : " " + std::to_string(error.ranks().front()));
@@ -226,17 +228,17 @@ TEST_CASE("a wait that ends by a death or a shutdown throws that, in words of th
     abort(dead, {.rank = 2, .text = "rank 2 died", .code = ErrorCode::rank_died});
     abort(left, {.rank = 1, .text = "rank 1 has shut down", .code = ErrorCode::departed});
     try {
-        WaitLoop wait_loop(dead, park_for_long);
+        WaitLoop wait_loop(dead, sleep_for_long);
     } catch (const RankDied& error) {
         CHECK(error.rank() == 2);
         CHECK(error.code() == ErrorCode::rank_died);
         CHECK(std::string(error.what()) == "rank 2 died");
     }
-    CHECK(error_of([&] { WaitLoop(dead, park_for_long); }) == ErrorCode::rank_died);
-    CHECK(error_of([&] { WaitLoop(left, park_for_long); }) == ErrorCode::departed);
+    CHECK(error_of([&] { WaitLoop(dead, sleep_for_long); }) == ErrorCode::rank_died);
+    CHECK(error_of([&] { WaitLoop(left, sleep_for_long); }) == ErrorCode::departed);
     CHECK(cause_of(left) == "rank 1 has shut down");
     abort(spoilt, {.rank = 1, .text = "anything", .code = ErrorCode::invalid_argument});
-    CHECK(error_of([&] { WaitLoop(spoilt, park_for_long); }) == ErrorCode::aborted);
+    CHECK(error_of([&] { WaitLoop(spoilt, sleep_for_long); }) == ErrorCode::aborted);
 }
 
 TEST_CASE(
@@ -273,7 +275,7 @@ TEST_CASE("waiting for files ends with their news or at the limit") {
 TEST_CASE("a wait that makes progress all the time still ends by abort and at its deadline") {
     Doorbell bell;
     const auto endless = [&](Deadline deadline) {
-        WaitLoop wait_loop(bell, park_for_long, deadline);
+        WaitLoop wait_loop(bell, sleep_for_long, deadline);
         while (true) wait_loop.progressed();
     };
     CHECK(error_of([&] { endless(after(2ms)); }) == ErrorCode::timeout);
@@ -288,12 +290,12 @@ TEST_CASE("an idle thread wakes for local news") {
     std::optional<ErrorCode> code;
     std::thread sleeper([&] {
         code = error_of([&] {
-            WaitLoop wait_loop(bell, park_for_long, after(10s));
-            while (!news.load()) wait_loop.park_idle();
+            WaitLoop wait_loop(bell, sleep_for_long, after(10s));
+            while (!news.load()) wait_loop.pause(Sleepers::idle);
         });
     });
     news = true;
-    ring_local(bell);
+    ring(bell);
     sleeper.join();
     CHECK_FALSE(code.has_value());
 }
@@ -316,69 +318,68 @@ TEST_CASE("a ring for one process set wakes nobody of another") {
     std::atomic<pid_t> thread{0};
     std::optional<ErrorCode> code;
     std::thread sleeper([&] {
-        auto settings = park_for_long;
+        auto settings = sleep_for_long;
         settings.audience = audience_of(2);
         code = error_of([&] {
             WaitLoop wait_loop(bell, settings, after(20s));
-            while (!idle && !wait_loop.about_to_park()) wait_loop.pause();
+            while (!idle && !wait_loop.about_to_sleep()) wait_loop.pause();
             thread = gettid();
-            idle ? wait_loop.park_idle() : wait_loop.pause();
+            idle ? wait_loop.pause(Sleepers::idle) : wait_loop.pause();
         });
     });
     while (thread == 0 || !sleeps(thread)) std::this_thread::yield();
     for (const auto context : std::initializer_list<std::uint16_t>{0, 1, 3}) {
-        ring_local(bell, audience_of(context));
-        ring(bell, audience_of(context));
+        ring(bell, Sleepers::idle, audience_of(context));
+        ring(bell, Sleepers::for_news, audience_of(context));
         nudge(bell, audience_of(context));
     }
     CHECK(sleeps(thread));
-    ring_local(bell, rung_last);
+    ring(bell, Sleepers::idle, rung_last);
     sleeper.join();
     CHECK_FALSE(code.has_value());
 }
 
-TEST_CASE(
-    "a thread that waits behind another is woken when that one rings for callers, not by news") {
+TEST_CASE("a thread that waits behind another is woken when that one rings for it, not by news") {
     Doorbell bell;
     std::atomic<pid_t> thread{0};
     std::atomic<bool> ended{false};
     std::optional<ErrorCode> code;
     std::thread caller([&] {
         code = error_of([&] {
-            WaitLoop wait_loop(bell, park_for_long, after(20s));
-            while (!wait_loop.about_to_park()) wait_loop.pause_behind();
+            WaitLoop wait_loop(bell, sleep_for_long, after(20s));
+            while (!wait_loop.about_to_sleep()) wait_loop.pause(Sleepers::behind);
             thread = gettid();
-            while (!ended) wait_loop.pause_behind();
+            while (!ended) wait_loop.pause(Sleepers::behind);
         });
     });
     while (thread == 0 || !sleeps(thread)) std::this_thread::yield();
-    CHECK(bell.asleep.load() == 0);
+    CHECK(bell.asleep(Sleepers::for_news).load() == 0);
     nudge(bell);
-    ring(bell);
+    ring(bell, Sleepers::for_news);
     CHECK(sleeps(thread));
     ended = true;
-    ring_callers(bell);
+    ring(bell, Sleepers::behind);
     caller.join();
     CHECK_FALSE(code.has_value());
-    CHECK(bell.behind.load() == 0);
+    CHECK(bell.asleep(Sleepers::behind).load() == 0);
 }
 
 TEST_CASE("a thread that drove before waits behind another all the same, and the other way round") {
     Doorbell bell;
     {
-        WaitLoop wait_loop(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
-        while (!wait_loop.about_to_park()) wait_loop.pause();
-        CHECK(bell.asleep.load() == 1);
-        do wait_loop.pause_behind();
-        while (!wait_loop.about_to_park());
-        CHECK(bell.asleep.load() == 0);
-        CHECK(bell.behind.load() == 1);
+        WaitLoop wait_loop(bell, {.spin = 0us, .sleep_first = 1us, .sleep_limit = 1us});
+        while (!wait_loop.about_to_sleep()) wait_loop.pause();
+        CHECK(bell.asleep(Sleepers::for_news).load() == 1);
+        do wait_loop.pause(Sleepers::behind);
+        while (!wait_loop.about_to_sleep());
+        CHECK(bell.asleep(Sleepers::for_news).load() == 0);
+        CHECK(bell.asleep(Sleepers::behind).load() == 1);
         do wait_loop.pause();
-        while (!wait_loop.about_to_park());
-        CHECK(bell.asleep.load() == 1);
-        CHECK(bell.behind.load() == 0);
+        while (!wait_loop.about_to_sleep());
+        CHECK(bell.asleep(Sleepers::for_news).load() == 1);
+        CHECK(bell.asleep(Sleepers::behind).load() == 0);
     }
-    CHECK(bell.asleep.load() == 0);
+    CHECK(bell.asleep(Sleepers::for_news).load() == 0);
 }
 
 TEST_CASE("no end is lost on a thread that waits behind another") {
@@ -389,8 +390,8 @@ TEST_CASE("no end is lost on a thread that waits behind another") {
     std::thread caller([&] {
         code = error_of([&] {
             for (int round = 1; round <= rounds; ++round) {
-                WaitLoop wait_loop(bell, park_for_long, after(20s));
-                while (ended.load() != round) wait_loop.pause_behind();
+                WaitLoop wait_loop(bell, sleep_for_long, after(20s));
+                while (ended.load() != round) wait_loop.pause(Sleepers::behind);
                 ended = -round;  // taken
             }
         });
@@ -398,9 +399,10 @@ TEST_CASE("no end is lost on a thread that waits behind another") {
     for (int round = 1; round <= rounds; ++round) {
         while (ended.load() != 1 - round) std::this_thread::yield();
         if (round % 2 == 0)
-            for (int i = 0; i < 50 && bell.behind.load() == 0; ++i) std::this_thread::yield();
+            for (int i = 0; i < 50 && bell.asleep(Sleepers::behind).load() == 0; ++i)
+                std::this_thread::yield();
         ended = round;
-        ring_callers(bell);
+        ring(bell, Sleepers::behind);
     }
     caller.join();
     CHECK_FALSE(code.has_value());
@@ -416,7 +418,7 @@ TEST_CASE("a spin soon lets whoever needs this core have it") {
         stay_on_one_core();
         for (int round = 0; round < rounds; ++round) {
             ball = 2 * round + 1;
-            ring(right_bell);
+            ring(right_bell, Sleepers::for_news);
             wait_until(left_bell, spin_for_long, [&] {
                 ++looks[static_cast<std::size_t>(round)];
                 return ball == 2 * round + 2;
@@ -428,7 +430,7 @@ TEST_CASE("a spin soon lets whoever needs this core have it") {
         for (int round = 0; round < rounds; ++round) {
             wait_until(right_bell, spin_for_long, [&] { return ball == 2 * round + 1; });
             ball = 2 * round + 2;
-            ring(left_bell);
+            ring(left_bell, Sleepers::for_news);
         }
     });
     left.join();
@@ -437,14 +439,14 @@ TEST_CASE("a spin soon lets whoever needs this core have it") {
     CHECK(looks[rounds / 2] < 1000);  // a time slice has several times as many
 }
 
-TEST_CASE("what about_to_park says holds for the next pause") {
+TEST_CASE("what about_to_sleep says holds for the next pause") {
     Doorbell bell;
-    WaitLoop wait_loop(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
+    WaitLoop wait_loop(bell, {.spin = 0us, .sleep_first = 1us, .sleep_limit = 1us});
     int spins = 0;
-    for (; !wait_loop.about_to_park(); ++spins) wait_loop.pause();
+    for (; !wait_loop.about_to_sleep(); ++spins) wait_loop.pause();
     CHECK(spins > 0);
     wait_loop.pause();
-    CHECK(wait_loop.about_to_park());
+    CHECK(wait_loop.about_to_sleep());
     wait_loop.progressed();
-    CHECK_FALSE(wait_loop.about_to_park());
+    CHECK_FALSE(wait_loop.about_to_sleep());
 }

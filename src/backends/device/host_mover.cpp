@@ -29,13 +29,13 @@ HostMover::~HostMover() {
 
 void HostMover::stop() noexcept {
     stopped_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
     base::join(thread_);
 }
 
 void HostMover::release() noexcept {
     released_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
 }
 
 std::uint32_t HostMover::add(Load load) {
@@ -47,7 +47,7 @@ std::uint32_t HostMover::add(Load load) {
         const base::Lock lock(mutex_);
         loads_.push_back(std::make_shared<Load>(std::move(load)));
     }
-    base::ring_local(bell_);
+    base::ring(bell_);
     return first;
 }
 
@@ -87,7 +87,7 @@ std::shared_ptr<HostMover::Load> HostMover::next_load() {
                 return load;
             }
         }
-        wait_loop.park_idle();
+        wait_loop.pause(base::Sleepers::idle);
     }
     return nullptr;
 }

@@ -76,7 +76,8 @@ LaunchTurn::~LaunchTurn() {
 
 /// Bundles of this rank's other sets, which wait for their turn on other threads.
 void LaunchTurn::wake_others() noexcept {
-    base::ring_local(group_.transport.doorbell(), group_.transport.wait_settings().audience);
+    base::ring(group_.transport.doorbell(), base::Sleepers::idle,
+               group_.transport.wait_settings().audience);
 }
 
 }  // namespace guozhuang::backends

@@ -25,8 +25,8 @@ constexpr auto abort_limit = std::chrono::seconds(5);
 /// Nobody rings when NCCL has enqueued a group, which takes it microseconds as a rule: so no sleep
 /// is longer than the first one, or a 64th of the wait so far.
 base::WaitSettings settings_for_a_group(base::WaitSettings settings) {
-    settings.park_limit = settings.park_first;
-    settings.long_park_limit = std::chrono::milliseconds(10);
+    settings.sleep_limit = settings.sleep_first;
+    settings.long_sleep_limit = std::chrono::milliseconds(10);
     return settings;
 }
 

@@ -21,8 +21,8 @@ constexpr auto most_time_together = 15s;
 
 /// Nobody rings when NCCL is done.
 constexpr base::WaitSettings for_looks{
-    .spin = 0us, .park_first = between_looks, .park_limit = between_looks};
-constexpr base::WaitSettings for_the_end{.spin = 0us, .park_first = 1ms, .park_limit = 10ms};
+    .spin = 0us, .sleep_first = between_looks, .sleep_limit = between_looks};
+constexpr base::WaitSettings for_the_end{.spin = 0us, .sleep_first = 1ms, .sleep_limit = 10ms};
 
 }  // namespace
 
@@ -73,18 +73,18 @@ void WatchedCommunicator::watch(const std::shared_ptr<engine::StreamBundle>& bun
         was_empty = bundles_.empty();
         bundles_.push_back(bundle);
     }
-    if (was_empty) base::ring_local(bell_);
+    if (was_empty) base::ring(bell_);
 }
 
 void WatchedCommunicator::release() noexcept {
     released_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
 }
 
 bool WatchedCommunicator::stop(const base::Doorbell& job,
                                std::chrono::milliseconds most_time_to_abort) noexcept {
     stopped_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
     if (!thread_.joinable()) return has_ended_;
     auto deadline = base::deadline_after(most_time_together + most_time_to_abort);
     for (base::WaitLoop wait_loop(bell_, for_the_end); !has_ended_; wait_loop.pause()) {
@@ -111,11 +111,11 @@ void WatchedCommunicator::run() noexcept {
             look();
             next_look = base::Clock::now() + between_looks;
         }
-        is_idle() ? wait_loop.park_idle() : wait_loop.pause();
+        is_idle() ? wait_loop.pause(base::Sleepers::idle) : wait_loop.pause();
     }
     end();
     has_ended_ = true;
-    base::ring_local(bell_);
+    base::ring(bell_);
 }
 
 /// Once a bundle has failed, the job is over: what is left to do is release().

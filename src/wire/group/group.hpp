@@ -48,7 +48,7 @@ struct Group {
             // A look at the control messages costs as much as one at the data: so it comes rarely
             // while spinning, and always before sleeping.
             const bool pump_now =
-                pump && (look % looks_for_each_pump == 0 || wait_loop.about_to_park());
+                pump && (look % looks_for_each_pump == 0 || wait_loop.about_to_sleep());
             if (pump_now && pump->pump()) {
                 wait_loop.progressed();
             } else {

@@ -41,8 +41,8 @@ public:
     /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws.
     void wait(Ticket& ticket) {
         auto settings = group_.transport.wait_settings();
-        settings.park_limit = std::min(settings.park_limit, base::longest_pause_for_messages);
-        settings.long_park_limit = {};
+        settings.sleep_limit = std::min(settings.sleep_limit, base::longest_sleep_for_messages);
+        settings.long_sleep_limit = {};
         or_abandon([&] { group_.wait_until([&] { return done(ticket); }, settings); });
     }
 

@@ -23,12 +23,12 @@ constexpr std::chrono::milliseconds longest_sleep(1);
 
 base::WaitSettings capped(base::WaitSettings settings) {
     settings.spin = std::min(settings.spin, longest_spin);
-    settings.park_first = settings.park_limit = longest_sleep;
+    settings.sleep_first = settings.sleep_limit = longest_sleep;
     return settings;
 }
 
 /// How long a thread waits for the others' offers: as long as it spins, or sleeps a while where it
-/// must not spin. Ranks that take turns never park: they give up after a while.
+/// must not spin. Ranks that take turns never sleep: they give up after a while.
 class OfferWait {
 public:
     explicit OfferWait(const Group& group)
@@ -36,7 +36,7 @@ public:
           wait_loop_(group.transport.doorbell(), capped(group.transport.wait_settings())) {}
     /// One turn; false if there is none left. Throws what ends the job.
     bool turn() {
-        if (takes_turns_ ? ++turns_ > turns_to_spin : wait_loop_.about_to_park() && !may_sleep())
+        if (takes_turns_ ? ++turns_ > turns_to_spin : wait_loop_.about_to_sleep() && !may_sleep())
             return false;
         wait_loop_.pause();
         return true;
@@ -44,7 +44,7 @@ public:
 
 private:
     bool may_sleep() {
-        if (!wait_loop_.sleeps_at_once()) return false;
+        if (!wait_loop_.must_sleep()) return false;
         const auto now = base::Clock::now();
         if (!sleeps_until_) sleeps_until_ = now + longest_sleep;
         return now < *sleeps_until_;

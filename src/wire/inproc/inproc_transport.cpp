@@ -231,7 +231,7 @@ public:
         if (closed_) return;
         closed_ = true;
         state_->closed.fetch_add(1, std::memory_order_seq_cst);
-        for (base::Doorbell* bell : state_->bells) base::ring(*bell);
+        for (base::Doorbell* bell : state_->bells) base::ring(*bell, base::Sleepers::for_news);
         base::wait_until(doorbell(), wait_settings(), [&] {
             messages_.discard();
             return state_->closed.load(std::memory_order_seq_cst) >= size();
@@ -263,7 +263,7 @@ private:
         half.target = target;
         half.progress.store(InFlight::Progress::pending, std::memory_order_relaxed);
         match(half, state_->of(sends ? peer : rank_).mailbox, sends);
-        base::ring(state_->of(peer).bell, base::audience_of(tag.context));
+        base::ring(state_->of(peer).bell, base::Sleepers::for_news, base::audience_of(tag.context));
         return {reinterpret_cast<std::uintptr_t>(&half)};
     }
 

@@ -34,7 +34,7 @@ public:
     base::Doorbell* of(int rank) const noexcept { return bells_[static_cast<std::size_t>(rank)]; }
 
     void ring(int rank, base::Audience audience = base::everybody) noexcept {
-        if (auto* const bell = of(rank)) base::ring(*bell, audience);
+        if (auto* const bell = of(rank)) base::ring(*bell, base::Sleepers::for_news, audience);
     }
     void nudge(int rank, base::Audience audience) noexcept {
         if (auto* const bell = of(rank)) base::nudge(*bell, audience);

@@ -143,8 +143,8 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
     // Every message then wakes its receiver, so looking without being woken is only a safety net.
     if (host_.memory && host_.hosts == 1) {
-        wait_settings_.park_limit = std::chrono::milliseconds(10);
-        wait_settings_.long_park_limit = std::chrono::milliseconds(50);
+        wait_settings_.sleep_limit = std::chrono::milliseconds(10);
+        wait_settings_.long_sleep_limit = std::chrono::milliseconds(50);
     } else {
         wait_settings_.idle_limit = std::chrono::milliseconds(100);
     }

@@ -49,7 +49,7 @@ bool HostMessages::flush(RingPair& pair) {
         const auto some = rest.first(std::min(pair.out.room(), rest.size()));
         pair.out.put(some);
         pair.out.publish();
-        base::ring_local(pair.bell);
+        base::ring(pair.bell);
         pair.sent += some.size();
     }
     if (pair.sent < pair.backlog.size()) return false;
@@ -75,7 +75,7 @@ void HostMessages::discard() {
     flush_all();
     for (auto& pair : ring_pairs_) {
         pair.in.skip();
-        if (pair.in.release()) base::ring_local(pair.bell);
+        if (pair.in.release()) base::ring(pair.bell);
     }
 }
 
@@ -99,7 +99,7 @@ bool HostMessages::receive(RingPair& pair) {
             pair.in.take(pair.arrived < head.size()
                              ? head.subspan(pair.arrived)
                              : std::span(pair.message).subspan(pair.arrived - head.size()));
-        if (pair.in.release()) base::ring_local(pair.bell);
+        if (pair.in.release()) base::ring(pair.bell);
     }
 }
 
