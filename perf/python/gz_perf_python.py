@@ -54,15 +54,11 @@ def replay(arguments):
     buffers, and by an operation for each gradient."""
     shapes = json.loads((SETS / f"{arguments.set}.json").read_text())
     values = [torch.ones(shape) for shape in shapes.values()]
-    layouts = [(each.shape, each.stride(), each.dtype, each.device)
-               for each in (torch.ones(len(values)), *values)]
-    uses, *buffers = make_buffers(layouts, Arena(hvd.global_process_set))
-    parameters = [*zip(shapes, values, buffers)]
-    reducer = Reducer(parameters, uses, [-1] * len(parameters), hvd.global_process_set,
-                      name=b"gz-perf", op=hvd.Average)
+    reducer = Reducer([*map(Gradient, shapes, values)], Options(hvd.global_process_set),
+                      Arena(hvd.global_process_set), "gz-perf")
 
     def by_reducer():
-        for index in reversed(range(len(parameters))):
+        for index in reversed(range(len(values))):
             reducer.mark(index)
         reducer.synchronize()
         reducer.finish()
@@ -229,7 +225,9 @@ if __name__ == "__main__":
 
         import guozhuang
         import guozhuang.torch as hvd
+        from guozhuang.torch.agreement import Options
         from guozhuang.torch.arena import Arena
-        from guozhuang.torch.reducer import Reducer, make_buffers
+        from guozhuang.torch.gradient import Gradient
+        from guozhuang.torch.reducer import Reducer
         hvd.init()
     given.run(given)

@@ -1,4 +1,6 @@
 """What the ranks of an optimizer tell each other of its parameters."""
+import collections.abc
+import dataclasses
 import json
 
 import torch
@@ -6,19 +8,44 @@ import torch
 from .. import session
 from ..collectives import Adasum, Average, Sum
 from ..errors import make
+from ..process_sets import ProcessSet
+from .compression import Compression, name_of
 from .operations import allgather_async
 
 OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum"}  # of an optimizer
 
 
-def ask(label, trained, settings, process_set, sparse=(), number=0):
+@dataclasses.dataclass
+class Options:
+    """How gradients are reduced: arguments of DistributedOptimizer and DistributedDataParallel."""
+    process_set: ProcessSet
+    op: int = Average
+    predivide_factor: float = 1.0
+    compression: type = Compression.none
+    sparse_as_dense: bool = False
+    groups: collections.abc.Sequence = ()  # lists of parameters that are reduced together
+    bundle_bytes: int = None  # of the others; None: as many as the library takes
+    check_values: bool = True
+    ends_with_backward: bool = False  # backward() calls synchronize()
+
+    def in_common(self, names):
+        """What all ranks must have, by its name in errors. `names` are by the id of a parameter."""
+        return {"op": OPS[self.op], "gradient_predivide_factor": self.predivide_factor,
+                "compression": name_of(self.compression), "sparse_as_dense": self.sparse_as_dense,
+                "groups": [[names.get(id(each)) for each in group] for group in self.groups],
+                "bundle_bytes (num_groups, bucket_cap_mb)": self.bundle_bytes}
+
+
+def ask(label, trained, options, sparse=(), number=0):
     """Tells all ranks which parameters this one trains, as pairs of a name and a parameter, its
-    settings by name, the names of gradients that are sparse, and a number. Returns a handle of what
-    all of them have told."""
+    options, the names of gradients that are sparse, and a number. Returns a handle of what all of
+    them have told."""
     dtypes = {name: _kind_of(parameter) for name, parameter in trained}
-    text = json.dumps([session.rank(), dtypes, settings, sparse, number], default=str) + "\n"
+    in_common = options.in_common({id(parameter): name for name, parameter in trained})
+    told = [session.rank(), dtypes, in_common, sparse, number]
+    text = json.dumps(told, default=str) + "\n"
     return allgather_async(torch.tensor(list(text.encode()), dtype=torch.uint8),
-                           f"{label}: which parameters are trained", process_set)
+                           f"{label}: which parameters are trained", options.process_set)
 
 
 def _kind_of(parameter):
@@ -31,14 +58,14 @@ def _kind_of(parameter):
 def agree(handle):
     """Returns the names of the gradients that are sparse on some rank, since others may not have
     used them, and the largest number. Raises an error on all ranks if they train different
-    parameters, or have different settings."""
+    parameters, or have different options."""
     answers = [json.loads(line) for line in bytes(handle.wait().tolist()).decode().splitlines()]
     _refuse_difference({rank: trained for rank, trained, *_ in answers})
     for name in answers[0][1]:
         _refuse_others(f"dtypes of '{name}'", {rank: dtypes[name] for rank, dtypes, *_ in answers})
     for name in answers[0][2]:
         _refuse_others(f"values of {name}",
-                       {rank: settings.get(name) for rank, _, settings, *_ in answers})
+                       {rank: options.get(name) for rank, _, options, *_ in answers})
     return ({name for *_, sparse, _ in answers for name in sparse},
             max(number for *_, number in answers))
 

@@ -1,4 +1,5 @@
 """The gradient of one parameter."""
+import functools
 import weakref
 
 import torch
@@ -7,22 +8,20 @@ import torch
 class Gradient:
     """Where it is reduced, and what has become of it in this batch."""
 
-    def __init__(self, name, parameter, passes):
-        self.name, self.parameter, self._hook = str(name), parameter, None
+    def __init__(self, name, parameter):
+        self.name, self.parameter = str(name), parameter
         self.is_trained = self.is_sparse = False  # as the ranks have agreed
-        self.forget()
-        self.start_batch(passes)
-
-    def forget(self):
         self.index = None  # in the reducer
-        self.buffer = None  # where it is sent dense
-        self.context = None  # of its compression
+        self.buffer = self.context = None  # where it is sent dense, and of its compression
+        self._hook = self._node = None  # of the graph, which has the hook before torch 2.1
+        self.start_batch()
 
-    def start_batch(self, passes):
-        self.delay = passes  # backward passes until it is sent
+    def start_batch(self):
+        self.passes = 0  # of backward, but for those in no_sync()
         self.has_run = False  # its hook
         self.sparse = None  # the handle of a sparse one that is sent
         self.seen = None  # `grad` and its version, as the last hook left them
+        self.first_value = None  # a copy from the first no_sync()
 
     @property
     def is_used(self):
@@ -31,29 +30,39 @@ class Gradient:
         return self.has_run or self.parameter.requires_grad
 
     @property
-    def contribution(self):
-        return self.parameter.grad if self.is_used else None
+    def value(self):
+        """The parameter as it was at the first backward of the batch."""
+        is_first = self.first_value is None or torch.equal(self.first_value, self.parameter)
+        return self.parameter if is_first else self.first_value
 
     def see(self):
-        grad = self.parameter.grad
-        self.seen = grad, self._version_of(grad)
+        self.seen = self.parameter.grad, self._version()
 
     @property
     def has_changed(self):
         """Whether somebody has changed `grad` after its last hook."""
-        if self.seen is None:
-            return False
-        grad, version = self.seen
-        return self.parameter.grad is not grad or self._version_of(grad) != version
+        return self.seen is not None and (
+            self.parameter.grad is not self.seen[0] or self._version() != self.seen[1])
 
-    def _version_of(self, grad):
-        """Counts the changes of a tensor. None if it is a part of another, as gradients of
+    def _version(self):
+        """Counts the changes of `grad`. None if it is a part of another tensor, as gradients of
         parameters that were concatenated are: these have one count in common."""
+        grad = self.parameter.grad
         if grad.layout == torch.strided and not self._lies_in_buffer(grad):
             storage = grad.untyped_storage() if hasattr(grad, "untyped_storage") else grad.storage()
             if storage.nbytes() != grad.numel() * grad.element_size():
                 return None
         return grad._version
+
+    def _lies_in_buffer(self, grad):
+        return (self.buffer is not None and not grad.is_sparse
+                and grad.data_ptr() == self.buffer.data_ptr())
+
+    def layout(self, compression):
+        """Shape, strides, dtype and device of what is sent, which is dense."""
+        zeros = torch.zeros_like(self.parameter).detach()
+        compressed, self.context = compression.compress(zeros)
+        return zeros.shape, zeros.stride(), compressed.dtype, compressed.device
 
     @torch.no_grad()
     def fill(self, grad, compression, factor):
@@ -71,10 +80,6 @@ class Gradient:
         if factor != 1:
             self.buffer.mul_(factor)
 
-    def _lies_in_buffer(self, grad):
-        return (self.buffer is not None and not grad.is_sparse
-                and grad.data_ptr() == self.buffer.data_ptr())
-
     def as_sparse(self, grad):
         """A sparse gradient, without elements if there is none."""
         parameter = self.parameter
@@ -84,50 +89,27 @@ class Gradient:
                 parameter.shape, dtype=parameter.dtype, device=parameter.device).coalesce()
         return grad.detach().coalesce() if grad.is_sparse else grad.detach().to_sparse(1)
 
-    def publish(self, reduced):
-        """Not the tensor itself but a view of it: `.data` of a `grad` may be replaced, as
-        module.half() does."""
-        self.parameter.grad = reduced.detach().to(self.parameter)
-
     def add_hook(self, weak_method):
         """Calls the method, if its object lives, when backward has added to the gradient. There is
-        one hook, which is made again where it was lost."""
+        one hook, which is made again where module.half(), say, has replaced the node."""
         if self.has_run or not self.parameter.requires_grad:
             return
-        if self._hook is not None and not self._hook.is_lost:
-            return
-        self.remove_hook()
-        weak_self = weakref.ref(self)
-
-        def hook(*_):
-            method, gradient = weak_method(), weak_self()
-            if method is not None and gradient is not None:
-                method(gradient)
-
-        self._hook = _Hook(self.parameter, hook)
+        register, node = getattr(self.parameter, "register_post_accumulate_grad_hook", None), None
+        if register is None:
+            node = self.parameter.expand_as(self.parameter).grad_fn.next_functions[0][0]
+            register = node.register_hook
+        if self._hook is None or node is not self._node:
+            self.remove_hook()
+            self._node = node
+            self._hook = register(functools.partial(_call, weak_method, weakref.ref(self)))
 
     def remove_hook(self):
         if self._hook is not None:
-            self._hook.handle.remove()
+            self._hook.remove()
             self._hook = None
 
 
-class _Hook:
-    """Before torch 2.1 it is one of the node of the graph that adds to `grad`."""
-
-    def __init__(self, parameter, hook):
-        self._parameter, self._node = parameter, None
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            self.handle = parameter.register_post_accumulate_grad_hook(hook)
-        else:
-            self._node = _node_of(parameter)
-            self.handle = self._node.register_hook(hook)
-
-    @property
-    def is_lost(self):
-        """Module.half() and its like replace the node."""
-        return self._node is not None and self._node is not _node_of(self._parameter)
-
-
-def _node_of(parameter):
-    return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+def _call(weak_method, weak_gradient, *_):
+    method, gradient = weak_method(), weak_gradient()
+    if method is not None and gradient is not None:
+        method(gradient)

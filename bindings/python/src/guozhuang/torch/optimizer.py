@@ -11,7 +11,7 @@ from ..collectives import Adasum, Average, choose_op
 from ..errors import refuse, refuse_unless_positive
 from ..lacks import as_one, once_submitted
 from ..process_sets import global_process_set, pointer_of
-from .agreement import OPS, agree, ask
+from .agreement import OPS, Options, agree, ask
 from .compression import Compression, name_of
 from .gradients import Gradients, next_label
 from .operations import allreduce, grouped_allreduce
@@ -114,8 +114,8 @@ class _DistributedAdasum(_Wrapper):
     def step(self, closure=None):
         self._refuse_replaced()
         trained = [pair for pair in _with_names(self, self._named) if pair[1].requires_grad]
-        settings = {"op": OPS[Adasum], "compression": name_of(self._compression)}
-        agree(ask(self._label, trained, settings, self._process_set))
+        options = Options(self._process_set, Adasum, compression=self._compression)
+        agree(ask(self._label, trained, options))
         parameters = [parameter for _, parameter in trained]
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
@@ -278,10 +278,10 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                              _process_set=process_set, _label=next_label(process_set))
         groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
         gradients = Gradients(
-            _with_names(optimizer, named), op=op, prescale=1 / gradient_predivide_factor,
-            postscale=gradient_predivide_factor, compression=compression, groups=groups,
-            bundle_bytes=bundle_bytes, sparse_as_dense=sparse_as_dense,
-            passes=backward_passes_per_step, process_set=process_set, check_values=check_values)
+            _with_names(optimizer, named),
+            Options(process_set, op, gradient_predivide_factor, compression, sparse_as_dense,
+                    groups, bundle_bytes, check_values),
+            backward_passes_per_step, next_label(process_set))
         return _subclass(optimizer, _Distributed, _gradients=gradients, _named=named,
                          _process_set=process_set, _synchronizes=True)
     except BaseException:

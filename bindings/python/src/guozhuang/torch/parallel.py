@@ -7,8 +7,9 @@ import torch
 from ..errors import refuse, refuse_unless_positive
 from ..lacks import once_submitted
 from ..process_sets import global_process_set, pointer_of
+from .agreement import Options
 from .functions import broadcast_parameters
-from .gradients import Gradients
+from .gradients import Gradients, next_label
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -44,8 +45,10 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()], self._root,
                              process_set)
         self._gradients = Gradients(
-            module.named_parameters(), bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
-            process_set=process_set, ends_with_backward=True, check_values=check_values)
+            module.named_parameters(),
+            Options(process_set, bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
+                    check_values=check_values, ends_with_backward=True),
+            label=next_label(process_set))
 
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():

@@ -26,42 +26,59 @@ def make_buffers(layouts, arena):
 
 
 class Reducer:
-    """A GzReducer: reduces the buffers of gradients, in bundles that are sent as soon as backward
-    is done with them."""
+    """A GzReducer: reduces gradients in bundles, which are sent as soon as backward is done with
+    them."""
 
     _in_use = None
 
-    def __init__(self, parameters, uses, groups, process_set, **options):
-        """`parameters` are triples of a name, the value, and the buffer of the gradient: None for a
-        gradient that the caller reduces. `uses` is a tensor of a float for each, one at least, and
-        `groups` are their numbers. Options are those of the library."""
-        self.uses = uses
+    def __init__(self, gradients, options, arena, name):
+        """Makes their buffers in the arena, but for gradients that are sent sparse. `uses` has a
+        number for each, which is not 0 after a reduction if some rank uses it."""
+        number_of = {id(parameter): number for number, group in enumerate(options.groups)
+                     for parameter in group}
+        groups = [number_of.get(id(each.parameter), -1) for each in gradients]
+        self._lay_out(gradients, groups, options, arena)
         # Copies of what is not contiguous, for the comparison at the first step.
-        values = [value.detach().contiguous() for _, value, _ in parameters]
-        buffers = [buffer for *_, buffer in parameters if buffer is not None]
-        described = (_c.Parameter * len(parameters))(*(
-            _c.Parameter(name.encode(), tensors.view(value),
-                         _c.Tensor() if buffer is None else tensors.view(buffer))
-            for (name, _, buffer), value in zip(parameters, values)))
-        options = _c.ReducerOptions(
-            process_set=pointer_of(process_set), uses=uses.data_ptr(),
-            groups=_c.array_of(ctypes.c_int32, groups), **options)
+        values = [each.value.detach().contiguous() for each in gradients]
+        buffers = [each.buffer for each in gradients if each.buffer is not None]
+        described = (_c.Parameter * len(gradients))(*(
+            _c.Parameter(each.name.encode(), tensors.view(value),
+                         _c.Tensor() if each.buffer is None else tensors.view(each.buffer))
+            for each, value in zip(gradients, values)))
+        sizes = {} if options.bundle_bytes is None else dict(
+            bundle_bytes=options.bundle_bytes, first_bundle_bytes=options.bundle_bytes)
+        reducer_options = _c.ReducerOptions(
+            name=name.encode(), op=options.op, gradient_scale=options.predivide_factor,
+            process_set=pointer_of(options.process_set), check_values=options.check_values,
+            uses=self.uses.data_ptr(), groups=_c.array_of(ctypes.c_int32, groups), **sizes)
         # A tensor on each device with streams.
         self._devices = {each.device: each for each in (*values, *buffers)
                          if tensors.stream(each) is not None}
-        self._in_use = InUse((values, buffers, uses))
+        self._in_use = InUse((values, buffers, self.uses))
         self._pointer = self._in_use.pointer
-        _c.lib.gz_reducer_create(described, len(parameters), ctypes.byref(options),
+        _c.lib.gz_reducer_create(described, len(gradients), ctypes.byref(reducer_options),
                                  ctypes.byref(self._pointer))
 
-    def _follow_stream(self):
-        """What is enqueued next is on the stream that is current now."""
-        for buffer in self._devices.values():
-            _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(tensors.stream(buffer)))
+    def _lay_out(self, gradients, groups, options, arena):
+        """Those of one group come one after the other."""
+        for index, gradient in enumerate(gradients):
+            gradient.index = index
+        dense = [each for each in gradients if options.sparse_as_dense or not each.is_sparse]
+        dense.sort(key=lambda gradient: -groups[gradient.index])
+        uses = torch.Size([max(1, len(gradients))]), (1,), torch.float32, torch.device("cpu")
+        self.uses, *buffers = make_buffers(
+            [uses, *(each.layout(options.compression) for each in dense)], arena)
+        for gradient, buffer in zip(dense, buffers):
+            gradient.buffer = buffer
+
+    def _on_stream(self, function, *arguments):
+        """Calls a function that enqueues something on the streams that are current now."""
+        for tensor in self._devices.values():
+            _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(tensors.stream(tensor)))
+        return function(self._pointer, *arguments)
 
     def mark(self, index):
-        self._follow_stream()
-        _c.lib.gz_reducer_mark(self._pointer, index)
+        self._on_stream(_c.lib.gz_reducer_mark, index)
 
     def is_used(self, index):
         return bool(_c.get(_c.lib.gz_reducer_is_used, self._pointer, index))
@@ -70,21 +87,14 @@ class Reducer:
     def is_closed(self):
         return bool(_c.get(_c.lib.gz_reducer_is_closed, self._pointer))
 
-    @property
-    def is_synchronised(self):
-        return bool(_c.get(_c.lib.gz_reducer_is_synchronised, self._pointer))
-
     def close(self):
-        self._follow_stream()
-        _c.lib.gz_reducer_close(self._pointer)
+        self._on_stream(_c.lib.gz_reducer_close)
 
     def synchronize(self):
         """After Ctrl-C it can be called again."""
-        wait_in_slices(self._try)
-
-    def _try(self):
-        self._follow_stream()
-        return _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US)
+        done = ctypes.c_int()
+        wait_in_slices(lambda: self._on_stream(
+            _c.lib.gz_reducer_synchronize_for, WAIT_SLICE_US, ctypes.byref(done)) or done.value)
 
     def leave_out(self):
         """For a batch that was reduced."""
@@ -92,8 +102,7 @@ class Reducer:
 
     def finish(self):
         """Says that the optimizer has stepped with what was reduced."""
-        self._follow_stream()
-        _c.lib.gz_reducer_finish_pass(self._pointer, None, None, None)
+        self._on_stream(_c.lib.gz_reducer_finish_pass, None, None, None)
 
     def discard(self, reason):
         interruptibly(self._discard, reason.encode(errors="backslashreplace"))
