@@ -57,7 +57,7 @@ def _kind_of(parameter):
 
 def agree(handle):
     """Returns the names of the gradients that are sparse on some rank, since others may not have
-    used them, and the largest number. Raises an error on all ranks if they train different
+    used them, and the next number. Raises an error on all ranks if they train different
     parameters, or have different options."""
     answers = [json.loads(line) for line in bytes(handle.wait().tolist()).decode().splitlines()]
     _refuse_difference({rank: trained for rank, trained, *_ in answers})
@@ -67,7 +67,7 @@ def agree(handle):
         _refuse_others(f"values of {name}",
                        {rank: options.get(name) for rank, _, options, *_ in answers})
     return ({name for *_, sparse, _ in answers for name in sparse},
-            max(number for *_, number in answers))
+            1 + max(number for *_, number in answers))
 
 
 def _refuse_others(what, value_by_rank):

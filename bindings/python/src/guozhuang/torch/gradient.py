@@ -4,14 +4,18 @@ import weakref
 
 import torch
 
+from .operations import scaled, sparse_allreduce_async
+from .tensors import require_sendable
+
 
 class Gradient:
     """Where it is reduced, and what has become of it in this batch."""
 
     def __init__(self, name, parameter):
+        if parameter.requires_grad:
+            require_sendable(parameter, name)
         self.name, self.parameter = str(name), parameter
         self.is_trained = self.is_sparse = False  # as the ranks have agreed
-        self.index = None  # in the reducer
         self.buffer = self.context = None  # where it is sent dense, and of its compression
         self._hook = self._node = None  # of the graph, which has the hook before torch 2.1
         self.start_batch()
@@ -19,7 +23,7 @@ class Gradient:
     def start_batch(self):
         self.passes = 0  # of backward, but for those in no_sync()
         self.has_run = False  # its hook
-        self.sparse = None  # the handle of a sparse one that is sent
+        self._sparse = None  # the handle of a sparse one that is sent
         self.seen = None  # `grad` and its version, as the last hook left them
         self.first_value = None  # a copy from the first no_sync()
 
@@ -59,35 +63,57 @@ class Gradient:
                 and grad.data_ptr() == self.buffer.data_ptr())
 
     def layout(self, compression):
-        """Shape, strides, dtype and device of what is sent, which is dense."""
+        """Shape, strides, and the pair of dtype and device, of what is sent, which is dense."""
         zeros = torch.zeros_like(self.parameter).detach()
         compressed, self.context = compression.compress(zeros)
-        return zeros.shape, zeros.stride(), compressed.dtype, compressed.device
+        return zeros.shape, zeros.stride(), (compressed.dtype, compressed.device)
 
     @torch.no_grad()
-    def fill(self, grad, compression, factor):
-        """Puts `grad` into the buffer, zeros if it is None. A `grad` of the parameter's that is not
-        contributed must not lie there."""
-        kept = self.parameter.grad
+    def send(self, label, options):
+        """Puts what this rank contributes where it is reduced. It is zero if the rank does not use
+        it: a `grad` that is kept then must not lie there."""
+        kept, grad = self.parameter.grad, self.parameter.grad if self.is_used else None
+        if self.buffer is None:
+            self._send_sparse(grad, label, options)
+            return
         if grad is None:
             if kept is not None and self._lies_in_buffer(kept):
                 self.parameter.grad = kept.clone()
             self.buffer.zero_()
         elif not self._lies_in_buffer(grad):
             dense = grad.to_dense() if grad.is_sparse else grad
-            compressed, self.context = compression.compress(dense)
+            compressed, self.context = options.compression.compress(dense)
             self.buffer.copy_(compressed)
-        if factor != 1:
-            self.buffer.mul_(factor)
+        if options.predivide_factor != 1:
+            self.buffer.div_(options.predivide_factor)
 
-    def as_sparse(self, grad):
-        """A sparse gradient, without elements if there is none."""
+    def _send_sparse(self, grad, label, options):
+        """Without elements if there is no `grad`."""
+        if self._sparse is not None:
+            return
         parameter = self.parameter
         if grad is None or grad.is_sparse and grad._nnz() == 0:  # zeros may have other dimensions
-            return torch.sparse_coo_tensor(
-                torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, *parameter.shape[1:]),
-                parameter.shape, dtype=parameter.dtype, device=parameter.device).coalesce()
-        return grad.detach().coalesce() if grad.is_sparse else grad.detach().to_sparse(1)
+            grad = torch.sparse_coo_tensor(
+                torch.zeros(1, 0, dtype=torch.int64, device=parameter.device),
+                parameter.new_zeros(0, *parameter.shape[1:]), parameter.shape)
+        sparse = grad.coalesce() if grad.is_sparse else grad.to_sparse(1)
+        self._sparse = sparse_allreduce_async(scaled(sparse, 1 / options.predivide_factor),
+                                              f"{label}: {self.name}", options.op,
+                                              options.process_set)
+
+    def wait_for_sparse(self):
+        if self._sparse is not None:
+            self._sparse()
+
+    def publish(self, options):
+        """Not the tensor itself but a view of it: `.data` of a `grad` may be replaced, as
+        module.half() does."""
+        if self.buffer is None:
+            grad = scaled(self._sparse(), options.predivide_factor)
+        else:
+            grad = options.compression.decompress(self.buffer, self.context)
+            grad = grad.to_sparse(1) if self.is_sparse else grad
+        self.parameter.grad = grad.detach().to(self.parameter)
 
     def add_hook(self, weak_method):
         """Calls the method, if its object lives, when backward has added to the gradient. There is

@@ -13,9 +13,7 @@ from ..lacks import FAILURES, as_one, is_lack, leave_for
 from .agreement import agree, ask
 from .arena import Arena
 from .gradient import Gradient
-from .operations import scaled, sparse_allreduce_async
 from .reducer import Reducer
-from .tensors import require_sendable
 
 
 def next_label(process_set):
@@ -38,10 +36,6 @@ class Gradients:
 
     def __init__(self, named_parameters, options, passes=1, label=None):
         """Without a label this gets one when it is first used."""
-        named_parameters = [*named_parameters]
-        for name, parameter in named_parameters:
-            if parameter.requires_grad:
-                require_sendable(parameter, name)
         self._options, self._label = options, label
         self._gradients, self._lock = [], threading.Lock()
         self._last_number, self._joins = 0, None  # of a reducer; when the ranks agreed
@@ -104,17 +98,13 @@ class Gradients:
 
     @property
     def in_flight(self):
-        return self._hook_failure is not None or self._is_closed or any(
+        return self._hook_failure is not None or self.has_begun and self._is_sent or any(
             each.seen is not None for each in self._gradients)
 
     @property
     def _is_sent(self):
         """All of this batch, or of the last one, if nothing has come after it."""
         return self._reducer is not None and self._reducer.is_closed
-
-    @property
-    def _is_closed(self):
-        return self.has_begun and self._is_sent
 
     @property
     def is_synchronized(self):
@@ -158,7 +148,7 @@ class Gradients:
 
     def _count_and_send(self, gradient):
         if not self.has_begun and self._options.ends_with_backward:
-            _after_backward(functools.partial(self._go_on, self._end()))
+            self._go_on_after_backward(self._end())
         self._begin()
         if gradient.passes == self._passes:
             gradient.seen = None  # the user is told now
@@ -167,7 +157,8 @@ class Gradients:
         if gradient.passes == self._passes:
             if self._reducer is not None and gradient.is_trained:
                 try:
-                    self._send(gradient, gradient.parameter.grad)
+                    gradient.send(self.label, self._options)
+                    self._reducer.mark(gradient.index)
                 except Error:  # the session or the process set is gone
                     self._start_batch()
                     raise
@@ -187,17 +178,6 @@ class Gradients:
                 each.first_value is not None for each in self._gradients):
             for each in self._gradients:
                 each.first_value = each.parameter.detach().clone()
-
-    def _send(self, gradient, grad, is_used=True):
-        prescale = 1 / self._options.predivide_factor
-        if gradient.buffer is not None:
-            gradient.fill(grad, self._options.compression, prescale)
-        elif gradient.sparse is None:
-            gradient.sparse = sparse_allreduce_async(
-                scaled(gradient.as_sparse(grad), prescale), f"{self.label}: {gradient.name}",
-                self._options.op, self._options.process_set)
-        if is_used:
-            self._reducer.mark(gradient.index)
 
     # --- the end of a batch -----------------------------------------------------------------------
 
@@ -231,12 +211,15 @@ class Gradients:
         if failure is not None:
             raise failure
 
-    def _go_on(self, steps):
+    def _go_on_after_backward(self, steps):
         """Where several modules are in one backward, in whatever order on each rank, all of them
         come to each step of the end before one of them waits for the other ranks to come to it, or
         raises an error, with which backward ends."""
-        if next(steps, self) is None:
-            _after_backward(functools.partial(self._go_on, steps))
+        def go_on():
+            if next(steps, self) is None:
+                self._go_on_after_backward(steps)
+
+        torch.autograd.Variable._execution_engine.queue_callback(go_on)
 
     def _fail(self):
         """The ranks agree anew, unless they have reduced this batch, which this one leaves out."""
@@ -275,16 +258,14 @@ class Gradients:
 
     def _agree(self):
         """Can be called again after Ctrl-C."""
-        if self._answers is None:
+        if self._reducer is not None:
             return
         sparse, self._last_number = agree(self._answers)
         self._joins = self._options.process_set.joins
         for gradient in self._trained:
             gradient.is_trained, gradient.is_sparse = True, gradient.name in sparse
-        self._last_number += 1
         self._reducer = Reducer(self._trained, self._options, self._arena,
                                 f"{self.label}.{self._last_number}")
-        self._answers = None
 
     def _send_rest(self):
         """What no rank uses keeps its `grad`. An optimizer uses all that requires a gradient, as
@@ -294,9 +275,15 @@ class Gradients:
             return
         for each in reversed(self._trained):
             if not self._reducer.is_used(each.index):
-                is_used = each.has_run if self._options.ends_with_backward else each.is_used
-                self._send(each, each.parameter.grad if each.is_used else None, is_used)
+                each.send(self.label, self._options)
+                if each.has_run if self._options.ends_with_backward else each.is_used:
+                    self._reducer.mark(each.index)
         self._reducer.close()
+
+    def _wait(self):
+        for gradient in self._trained:
+            gradient.wait_for_sparse()
+        self._reducer.synchronize()
 
     def _receive(self):
         self._wait()
@@ -307,23 +294,11 @@ class Gradients:
                        "and step() within skip_synchronize(); a DistributedDataParallel and a "
                        "DistributedOptimizer must not both reduce it")
         for gradient, is_used in zip(self._trained, self._reducer.uses.tolist()):
-            if is_used:  # a view: `.data` of a `grad` may be replaced, as module.half() does
-                gradient.parameter.grad = self._reduced(gradient).detach().to(gradient.parameter)
+            if is_used:
+                gradient.publish(self._options)
         self._start_batch()
         if self._options.ends_with_backward:
             self.finish()
-
-    def _wait(self):
-        for gradient in self._trained:
-            if gradient.sparse:
-                gradient.sparse()
-        self._reducer.synchronize()
-
-    def _reduced(self, gradient):
-        if gradient.buffer is None:
-            return scaled(gradient.sparse(), self._options.predivide_factor)
-        grad = self._options.compression.decompress(gradient.buffer, gradient.context)
-        return grad.to_sparse(1) if gradient.is_sparse else grad
 
     @as_one
     def discard(self, reason):
@@ -342,11 +317,10 @@ class Gradients:
         try:
             for gradient in self._trained:
                 if gradient.buffer is None:  # which the other ranks wait for
-                    self._send(gradient, None, is_used=False)
+                    gradient.send(self.label, self._options)
             self._reducer.discard(str(reason))
             for gradient in self._trained:
-                if gradient.sparse:
-                    gradient.sparse()
+                gradient.wait_for_sparse()
         finally:
             self._forget()
             self._start_batch()
@@ -359,7 +333,7 @@ class Gradients:
 
     def refuse_new(self):
         """Refuses, on all ranks, a parameter that they have not agreed to train."""
-        if self._has_agreed and not self._is_closed:
+        if self._has_agreed and not (self.has_begun and self._is_sent):
             for gradient in self._gradients:
                 if gradient.is_used and not gradient.is_trained:
                     self.give_up(
@@ -383,8 +357,3 @@ class Gradients:
         self._reducer, self._arena = None, Arena(self._options.process_set)
         for gradient in self._gradients:
             gradient.buffer = None
-
-
-def _after_backward(action):
-    """Calls it at the end of the backward within which this is called, or of whose end it is."""
-    torch.autograd.Variable._execution_engine.queue_callback(action)

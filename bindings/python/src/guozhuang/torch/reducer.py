@@ -1,4 +1,5 @@
 """The reducer of the C interface."""
+import collections
 import ctypes
 
 import torch
@@ -10,18 +11,16 @@ from . import tensors
 
 
 def make_buffers(layouts, arena):
-    """Zeros, for each of these a shape, strides, a dtype and a device. Those of one dtype and
-    device lie in one tensor without a gap, the last one first as in bundles, so a path may move
+    """Zeros, for each of these a shape, strides, and a pair of dtype and device. Those of one pair
+    lie in one tensor without a gap, the last one first as in bundles, so a path may move
     their bundle as one. Each has a count of its changes of its own."""
-    buffers, by_kind = [None] * len(layouts), {}
-    for index, (shape, _, *kind) in reversed([*enumerate(layouts)]):
-        by_kind.setdefault(tuple(kind), []).append((index, shape.numel()))
-    kinds = [(sum(count for _, count in alike), *kind) for kind, alike in by_kind.items()]
-    for flat, alike in zip(arena.zeros(kinds), by_kind.values()):
-        begin = 0
-        for index, count in alike:
-            buffers[index] = flat.data.as_strided(*layouts[index][:2], begin)
-            begin += count
+    counts, buffers = collections.Counter(), []
+    for shape, _, kind in layouts:
+        counts[kind] += shape.numel()
+    flat = dict(zip(counts, arena.zeros([(count, *kind) for kind, count in counts.items()])))
+    for shape, strides, kind in layouts:
+        counts[kind] -= shape.numel()
+        buffers.append(flat[kind].data.as_strided(shape, strides, counts[kind]))
     return buffers
 
 
@@ -65,7 +64,7 @@ class Reducer:
             gradient.index = index
         dense = [each for each in gradients if options.sparse_as_dense or not each.is_sparse]
         dense.sort(key=lambda gradient: -groups[gradient.index])
-        uses = torch.Size([max(1, len(gradients))]), (1,), torch.float32, torch.device("cpu")
+        uses = torch.Size([max(1, len(gradients))]), (1,), (torch.float32, torch.device("cpu"))
         self.uses, *buffers = make_buffers(
             [uses, *(each.layout(options.compression) for each in dense)], arena)
         for gradient, buffer in zip(dense, buffers):
