@@ -115,11 +115,12 @@ class Optimizers(TrainingTest):
         contexts = set()
 
         class Rounded(hvd.Compressor):
-            """A compressor of the user's own, with a context for each tensor."""
+            """A compressor of the user's own, with a context for each tensor. It changes how they
+            lie in memory."""
 
             @staticmethod
             def compress(tensor):
-                return tensor.float(), bool(tensor.any())
+                return tensor.float().t().contiguous().t(), bool(tensor.any())
 
             @staticmethod
             def decompress(tensor, ctx):

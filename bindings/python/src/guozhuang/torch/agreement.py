@@ -60,7 +60,8 @@ def agree(handle):
     used them, and the next number. Raises an error on all ranks if they train different
     parameters, or have different options."""
     answers = [json.loads(line) for line in bytes(handle.wait().tolist()).decode().splitlines()]
-    _refuse_difference({rank: trained for rank, trained, *_ in answers})
+    for name in dict.fromkeys(name for _, dtypes, *_ in answers for name in dtypes):
+        _refuse_lack(name, {rank: name in dtypes for rank, dtypes, *_ in answers})
     for name in answers[0][1]:
         _refuse_others(f"dtypes of '{name}'", {rank: dtypes[name] for rank, dtypes, *_ in answers})
     for name in answers[0][2]:
@@ -81,21 +82,14 @@ def _refuse_others(what, value_by_rank):
                    ranks=[rank for ranks in [*ranks_by_value.values()][1:] for rank in ranks])
 
 
-def _refuse_difference(trained_by_rank):
-    everywhere = set.intersection(*map(set, trained_by_rank.values()))
-    for names in trained_by_rank.values():
-        for name in names:
-            if name not in everywhere:
-                _raise_mismatch(name, trained_by_rank)
-
-
-def _raise_mismatch(name, trained_by_rank):
-    having = [rank for rank, names in trained_by_rank.items() if name in names]
-    lacking = [rank for rank in trained_by_rank if rank not in having]
-    raise make("mismatch",
-               f"'{name}' requires a gradient {_on(having)}, but not {_on(lacking)}: all ranks "
-               "must begin to train the same parameters in the same batch",
-               name, ranks=lacking)
+def _refuse_lack(name, has_it_by_rank):
+    having, lacking = ([rank for rank, has_it in has_it_by_rank.items() if has_it == wanted]
+                       for wanted in (True, False))
+    if lacking:
+        raise make("mismatch",
+                   f"'{name}' requires a gradient {_on(having)}, but not {_on(lacking)}: all ranks "
+                   "must begin to train the same parameters in the same batch",
+                   name, ranks=lacking)
 
 
 def _on(ranks):

@@ -224,10 +224,9 @@ class Gradients:
     def _fail(self):
         """The ranks agree anew, unless they have reduced this batch, which this one leaves out."""
         self._start_batch()
-        if self.is_synchronized:
-            self.leave_out()
-        else:
+        if not self.is_synchronized:
             self._forget()
+        self.leave_out()
 
     def leave_out(self):
         """If this rank has not stepped with what was reduced, it has parted from ranks that did,
