@@ -29,7 +29,8 @@ class Options:
     ends_with_backward: bool = False  # backward() calls synchronize()
 
     def in_common(self, names):
-        """What all ranks must have, by its name in errors. `names` are by the id of a parameter."""
+        """Values that all ranks must share, by their names in errors. `names` are those of
+        parameters, by id."""
         return {"op": OPS[self.op], "gradient_predivide_factor": self.predivide_factor,
                 "compression": name_of(self.compression), "sparse_as_dense": self.sparse_as_dense,
                 "groups": [[names.get(id(each)) for each in group] for group in self.groups],
@@ -72,7 +73,7 @@ def agree(handle):
 
 
 def _refuse_others(what, value_by_rank):
-    """Than those of the first rank."""
+    """Refuses values that are not the first rank's."""
     ranks_by_value = {}
     for rank, value in value_by_rank.items():
         ranks_by_value.setdefault(str(value), []).append(rank)

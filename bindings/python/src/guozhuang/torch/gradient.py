@@ -9,7 +9,7 @@ from .tensors import require_sendable
 
 
 class Gradient:
-    """Where it is reduced, and what has become of it in this batch."""
+    """Knows where it is reduced, and what has become of it in this batch."""
 
     def __init__(self, name, parameter):
         if parameter.requires_grad:
@@ -88,7 +88,7 @@ class Gradient:
             self.buffer.div_(options.predivide_factor)
 
     def _send_sparse(self, grad, label, options):
-        """Without elements if there is no `grad`."""
+        """Sends no elements if there is no `grad`."""
         if self._sparse is not None:
             return
         parameter = self.parameter
@@ -106,8 +106,7 @@ class Gradient:
             self._sparse()
 
     def publish(self, options):
-        """Not the tensor itself but a view of it: `.data` of a `grad` may be replaced, as
-        module.half() does."""
+        """Makes a view of it the `grad`, whose `.data` module.half(), say, may replace."""
         if self.buffer is None:
             grad = scaled(self._sparse(), options.predivide_factor)
         else:

@@ -78,8 +78,8 @@ class Gradients:
             gradient.add_hook(method)
 
     def __deepcopy__(self, memo):
-        """Of copies of the parameters, for a copy of a DistributedDataParallel, which not all ranks
-        may have: so it has no label yet."""
+        """Takes copies of the parameters, for a copy of a DistributedDataParallel. Not all ranks
+        may have one, so it has no label yet."""
         return Gradients([(each.name, copy.deepcopy(each.parameter, memo))
                           for each in self._gradients], self._options)
 
@@ -103,7 +103,7 @@ class Gradients:
 
     @property
     def _is_sent(self):
-        """All of this batch, or of the last one, if nothing has come after it."""
+        """Whether all of this batch is sent, or of the last one, if no other has begun."""
         return self._reducer is not None and self._reducer.is_closed
 
     @property
@@ -222,7 +222,8 @@ class Gradients:
         torch.autograd.Variable._execution_engine.queue_callback(go_on)
 
     def _fail(self):
-        """The ranks agree anew, unless they have reduced this batch, which this one leaves out."""
+        """Ends a batch that this rank does not step with. If all have reduced it, this one leaves
+        it out, else they agree anew."""
         self._start_batch()
         if not self.is_synchronized:
             self._forget()
@@ -267,8 +268,8 @@ class Gradients:
                                 f"{self.label}.{self._last_number}")
 
     def _send_rest(self):
-        """What no rank uses keeps its `grad`. An optimizer uses all that requires a gradient, as
-        Horovod's does, a DistributedDataParallel what backward comes to, as PyTorch's does."""
+        """A parameter that no rank uses keeps its `grad`. As in Horovod, an optimizer uses all that
+        require a gradient; a DistributedDataParallel, as PyTorch's, those that backward reaches."""
         self._agree()
         if self._is_sent:
             return
@@ -312,7 +313,7 @@ class Gradients:
         self._fail()
 
     def _tell(self, reason):
-        """After Ctrl-C that goes on by itself."""
+        """Discards the batch on all ranks, which goes on by itself after Ctrl-C."""
         try:
             for gradient in self._trained:
                 if gradient.buffer is None:  # which the other ranks wait for
@@ -352,7 +353,7 @@ class Gradients:
         refuse(mistake)
 
     def _forget(self):
-        """What the ranks have agreed on: the next batch is as the first one."""
+        """Forgets what the ranks have agreed on: the next batch is as the first one."""
         self._reducer, self._arena = None, Arena(self._options.process_set)
         for gradient in self._gradients:
             gradient.buffer = None
