@@ -135,6 +135,15 @@ class Optimizers(TrainingTest):
             self.assertGreater((model.first.weight - expected.first.weight).abs().max(), 1e-12)
         self.assertIn(True, contexts)
 
+    def test_compression_of_the_shape(self):
+        class Flat(hvd.Compression.none):
+            @staticmethod
+            def compress(tensor):
+                return tensor.flatten(), None
+
+        self.refused(r"compression must keep the shape of a gradient, \[\d+, \d+\], and made it",
+                     self.trained, sgd, compression=Flat)
+
     def test_sparse_gradients(self):
         expected = self.alone(sgd)
         for options in ({}, dict(sparse_as_dense=True), dict(gradient_predivide_factor=2.0)):

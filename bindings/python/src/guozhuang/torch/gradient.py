@@ -4,6 +4,7 @@ import weakref
 
 import torch
 
+from ..errors import refuse
 from .operations import scaled, sparse_allreduce_async
 from .tensors import require_sendable
 
@@ -66,6 +67,9 @@ class Gradient:
         """Shape, strides, and the pair of dtype and device, of what is sent, which is dense."""
         zeros = torch.zeros_like(self.parameter).detach()
         compressed, self.context = compression.compress(zeros)
+        if compressed.shape != zeros.shape:
+            refuse(f"'{self.name}': compression must keep the shape of a gradient, "
+                   f"{[*zeros.shape]}, and made it {[*compressed.shape]}")
         return zeros.shape, zeros.stride(), (compressed.dtype, compressed.device)
 
     @torch.no_grad()
