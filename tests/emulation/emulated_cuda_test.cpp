@@ -206,6 +206,25 @@ TEST_CASE("a copy stays within its memory and has the direction it says") {
     cudaGetLastError();
 }
 
+TEST_CASE("streams wait for words cyclically") {
+    const TestStream stream;
+    std::uint32_t word = 0xfffffff0u;
+    REQUIRE(cudaHostRegister(&word, sizeof word, cudaHostRegisterDefault) == cudaSuccess);
+    const auto wait = [&](std::uint32_t value) {
+        return cuStreamWaitValue32(stream.native, address_of(&word), value,
+                                   CU_STREAM_WAIT_VALUE_GEQ);
+    };
+    CHECK(wait(0xffffffefu) == CUDA_SUCCESS);
+    CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
+    CHECK(wait(2) == CUDA_SUCCESS);  // 18 after 0xfffffff0
+    let_streams_run();
+    CHECK(cudaStreamQuery(stream.native) == cudaErrorNotReady);
+    __atomic_store_n(&word, 2u, __ATOMIC_RELEASE);
+    CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
+    CHECK(cudaHostUnregister(&word) == cudaSuccess);
+    CHECK(wait(2) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("operations on words with flags that CUDA does not know are refused, all of a batch") {
     const TestStream stream;
     auto* word = pinned_memory<std::uint32_t>(1);

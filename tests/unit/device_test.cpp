@@ -16,6 +16,7 @@
 #include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::device;
