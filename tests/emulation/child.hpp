@@ -7,9 +7,11 @@
 
 namespace guozhuang::test {
 
+using Arguments = std::vector<std::string>;
+
 /// A function that runs in a process of its own, with its own environment, so that a test can see
 /// it end or share devices with it. Its return value is the exit code.
-using ChildFunction = int (*)(const std::vector<std::string>& arguments);
+using ChildFunction = int (*)(const Arguments& arguments);
 
 /// Enters a function under a name; a static object of it makes the function known to every process
 /// of this program.

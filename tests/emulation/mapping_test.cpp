@@ -40,28 +40,25 @@ struct Unmapped {
     }
 };
 
-int touch_before_access(const std::vector<std::string>&) {
+const ChildCase no_access("touch before access", [](const Arguments&) {
     const Unmapped memory;
     memory.map(memory.start, memory.first);
     auto* values = reinterpret_cast<float*>(memory.start);  // NOLINT(performance-no-int-to-ptr)
     launch_set(values, 1, 1, nullptr);
     return static_cast<int>(cudaDeviceSynchronize());
-}
-const ChildCase no_access("touch before access", touch_before_access);
+});
 
-int share_mapped_memory(const std::vector<std::string>&) {
+const ChildCase sharing("share mapped memory", [](const Arguments&) {
     ExpandableSegment segment(0);
     cudaIpcMemHandle_t handle;
     return static_cast<int>(cudaIpcGetMemHandle(&handle, segment.take(64)));
-}
-const ChildCase sharing("share mapped memory", share_mapped_memory);
+});
 
-int release_twice(const std::vector<std::string>&) {
+const ChildCase twice("release twice", [](const Arguments&) {
     const Unmapped memory;
     cuMemRelease(memory.first);
     return static_cast<int>(cuMemRelease(memory.first));
-}
-const ChildCase twice("release twice", release_twice);
+});
 
 std::size_t free_bytes() {
     std::size_t free = 0, total = 0;

@@ -59,61 +59,53 @@ struct Rank {
     }
 };
 
-int use_too_early(const std::vector<std::string>&) {
+const ChildCase too_early("use a communicator too early", [](const Arguments&) {
     const auto communicator = connecting(made_id(), 0, 1);
     Rank(0).sum(communicator, 1);
     return 0;
-}
-const ChildCase too_early("use a communicator too early", use_too_early);
+});
 
-int use_before_the_last_call_is_done(const std::vector<std::string>&) {
+const ChildCase again("use a communicator before its last call is done", [](const Arguments&) {
     const auto communicator = connected_alone();
     const Rank rank(0);
     rank.sum(communicator, 1);
     rank.sum(communicator, 1);
     return 0;
-}
-const ChildCase too_early_again("use a communicator before its last call is done",
-                                use_before_the_last_call_is_done);
+});
 
-int use_after_abort(const std::vector<std::string>&) {
+const ChildCase after_abort("use an aborted communicator", [](const Arguments&) {
     const auto communicator = connected_alone();
     ncclCommAbort(communicator);
     Rank(0).sum(communicator, 1);
     return 0;
-}
-const ChildCase after_abort("use an aborted communicator", use_after_abort);
+});
 
-int use_during_abort(const std::vector<std::string>&) {
+const ChildCase during_abort("use a communicator during its abort", [](const Arguments&) -> int {
     const auto communicator = connected_alone();
     const std::jthread aborts([communicator] { ncclCommAbort(communicator); });
     for (ncclResult_t state = ncclSuccess;;) ncclCommGetAsyncError(communicator, &state);
-}
-const ChildCase during_abort("use a communicator during its abort", use_during_abort);
+});
 
-int use_by_two_threads(const std::vector<std::string>&) {
+const ChildCase two_threads("use a communicator by two threads", [](const Arguments&) {
     const auto communicator = connected_alone();
     const Rank rank(0);
     ncclGroupStart();
     rank.sum(communicator, 1);
     std::thread([communicator] { settled(communicator); }).join();
     return 0;
-}
-const ChildCase two_threads("use a communicator by two threads", use_by_two_threads);
+});
 
-int destroy_too_early(const std::vector<std::string>&) {
+const ChildCase destroyed("destroy a communicator too early", [](const Arguments&) {
     ncclCommDestroy(connected_alone());
     return 0;
-}
-const ChildCase destroyed("destroy a communicator too early", destroy_too_early);
+});
 
-int block(const std::vector<std::string>&) {
+const ChildCase blocking("make a communicator that blocks", [](const Arguments&) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t communicator = nullptr;
     ncclCommInitRankConfig(&communicator, 1, made_id(), 0, &config);
     return 0;
-}
-const ChildCase blocking("make a communicator that blocks", block);
+});
 
 /// Two ranks, each a thread with a device of its own.
 template <class Body>
@@ -133,28 +125,25 @@ int as_two_ranks(const Body& body) {
     return 0;
 }
 
-int call_differently(const std::vector<std::string>&) {
+const ChildCase other_calls("call collectives that differ", [](const Arguments&) {
     return as_two_ranks([](int rank, const Rank& own, ncclComm_t communicator) {
         if (rank == 0) own.sum(communicator, 10);
         if (rank == 1)
             ncclBroadcast(own.memory, own.memory, 10, ncclFloat32, 0, communicator,
                           own.stream.native);
     });
-}
-const ChildCase other_calls("call collectives that differ", call_differently);
+});
 
-int count_differently(const std::vector<std::string>&) {
+const ChildCase other_counts("call collectives of counts that differ", [](const Arguments&) {
     return as_two_ranks([](int rank, const Rank& own, ncclComm_t communicator) {
         own.sum(communicator, rank == 0 ? 10 : 11);
     });
-}
-const ChildCase other_counts("call collectives of counts that differ", count_differently);
+});
 
-int sum_well(const std::vector<std::string>&) {
+const ChildCase well("sum well", [](const Arguments&) {
     return as_two_ranks(
         [](int, const Rank& own, ncclComm_t communicator) { own.sum(communicator, 1000); });
-}
-const ChildCase well("sum well", sum_well);
+});
 
 bool is_broken_rule_of_nccl(const std::string& child, const std::string& rule) {
     const auto end = end_of(child, {{"EMULATED_CUDA_DEVICES", "2"}});

@@ -32,13 +32,12 @@ std::filesystem::path emulated_plugin() {
            "emulated/lib/libguozhuang_cuda.so";
 }
 
-int say_why_there_is_no_driver(const std::vector<std::string>&) {
+const ChildCase reason("say why there is no driver", [](const Arguments&) {
     std::puts(load_cuda_plugin(emulated_plugin()).reason.c_str());
     return 0;
-}
-const ChildCase reason("say why there is no driver", say_why_there_is_no_driver);
+});
 
-int use_plugin_without_context(const std::vector<std::string>&) {
+const ChildCase without_context("use the plugin without a context", [](const Arguments&) {
     const auto cuda = load_cuda_plugin(emulated_plugin());
     const auto memory = cuda.driver->allocate(0, 64);
     wait_until_done(*cuda.driver->make_stream(0));
@@ -47,8 +46,7 @@ int use_plugin_without_context(const std::vector<std::string>&) {
     if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return 1;
     cudaSetDevice(0);
     return cuCtxGetCurrent(&context) == CUDA_SUCCESS && context ? 0 : 2;
-}
-const ChildCase without_context("use the plugin without a context", use_plugin_without_context);
+});
 
 void launch_every_kernel(Driver& driver, Stream& stream, std::span<std::byte> memory,
                          std::span<std::byte> scratch, double& sum) {
@@ -72,7 +70,7 @@ void launch_every_kernel(Driver& driver, Stream& stream, std::span<std::byte> me
 }
 
 /// The first launch of a kernel that has not been loaded would wait for the stream.
-int launch_beside_held_stream(const std::vector<std::string>&) {
+const ChildCase beside_held("launch beside a stream that is held", [](const Arguments&) {
     alarm(10);
     auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
     const auto stream = driver.make_stream(0);
@@ -85,30 +83,27 @@ int launch_beside_held_stream(const std::vector<std::string>&) {
                         *reinterpret_cast<double*>(pinned.memory().data()));
     wait_until_done(*stream);
     return 0;
-}
-const ChildCase beside_held("launch beside a stream that is held", launch_beside_held_stream);
+});
 
 /// ARGUMENTS: what GUOZHUANG_NCCL says, and a file that the program has loaded before, if any.
-int say_which_nccl(const std::vector<std::string>& arguments) {
+const ChildCase which_nccl("say which NCCL", [](const Arguments& arguments) {
     if (arguments.size() > 1) dlopen(arguments[1].c_str(), RTLD_NOW | RTLD_LOCAL);
     const auto [nccl, why_not] =
         load_cuda_plugin(emulated_plugin()).driver->nccl(arguments.front());
     std::puts((nccl ? nccl->version() : why_not).c_str());
     return 0;
-}
-const ChildCase which_nccl("say which NCCL", say_which_nccl);
+});
 
-int say_which_nccl_can_be_limited(const std::vector<std::string>&) {
+const ChildCase limited_nccl("say which NCCL can be limited", [](const Arguments&) {
     auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
     driver.limit_multiprocessors(2);
     const auto [nccl, why_not] = driver.nccl("auto");
     std::puts(nccl ? "one" : why_not.c_str());
     return 0;
-}
-const ChildCase limited_nccl("say which NCCL can be limited", say_which_nccl_can_be_limited);
+});
 
 /// Its description, and why it cannot give as much memory as it has, when some is in use.
-int say_what_it_has(const std::vector<std::string>&) {
+const ChildCase small_device("say what the device has", [](const Arguments&) {
     auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
     std::puts(driver.description(0).c_str());
     driver.allocate(0, 8 << 20);
@@ -118,8 +113,7 @@ int say_what_it_has(const std::vector<std::string>&) {
         std::puts(error.what());
     }
     return 0;
-}
-const ChildCase small_device("say what the device has", say_what_it_has);
+});
 
 std::string nccl_with(const std::vector<std::string>& arguments,
                       const Child::Environment& environment = {}) {

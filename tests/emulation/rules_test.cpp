@@ -21,57 +21,49 @@ using namespace guozhuang::test;
 
 namespace {
 
-using Arguments = std::vector<std::string>;
-
 bool is_in_force(const std::string& rule) {
     return std::string(emulated_cuda_rules()).find("\nin force: " + rule) != std::string::npos;
 }
 
-int call_from_host_function(const Arguments&) {
+const ChildCase host_function("call from a host function", [](const Arguments&) {
     const TestStream stream;
     cudaLaunchHostFunc(
         stream.native, [](void*) { cudaGetLastError(); }, nullptr);
     return static_cast<int>(cudaStreamSynchronize(stream.native));
-}
-const ChildCase host_function("call from a host function", call_from_host_function);
+});
 
-int touch_device_memory(const Arguments&) {
-    return device_memory<volatile char>(64)[3];
-}
-const ChildCase host_access("touch device memory", touch_device_memory);
+const ChildCase host_access("touch device memory", [](const Arguments&) {
+    return int{device_memory<volatile char>(64)[3]};
+});
 
-int touch_from_host_function(const Arguments&) {
+const ChildCase host_function_access("touch from a host function", [](const Arguments&) {
     const TestStream stream;
     auto* memory = device_memory<char>(64);
     cudaLaunchHostFunc(
         stream.native, [](void* data) { *static_cast<volatile char*>(data) = 1; }, memory);
     return static_cast<int>(cudaStreamSynchronize(stream.native));
-}
-const ChildCase host_function_access("touch from a host function", touch_from_host_function);
+});
 
-int use_destroyed_stream(const Arguments&) {
+const ChildCase destroyed_stream("use a destroyed stream", [](const Arguments&) {
     cudaStream_t stream = nullptr;
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     cudaStreamDestroy(stream);
     return cudaStreamQuery(stream) == cudaSuccess ? 0 : 1;
-}
-const ChildCase destroyed_stream("use a destroyed stream", use_destroyed_stream);
+});
 
-int use_destroyed_event(const Arguments&) {
+const ChildCase destroyed_event("use a destroyed event", [](const Arguments&) {
     cudaEvent_t event = nullptr;
     cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     cudaEventDestroy(event);
     return cudaEventRecord(event, nullptr) == cudaSuccess ? 0 : 1;
-}
-const ChildCase destroyed_event("use a destroyed event", use_destroyed_event);
+});
 
-int share_pool_memory(const Arguments&) {
+const ChildCase pool_memory("share pool memory", [](const Arguments&) {
     void* memory = nullptr;
     cudaMallocAsync(&memory, 64, nullptr);
     cudaIpcMemHandle_t handle;
     return static_cast<int>(cudaIpcGetMemHandle(&handle, memory));
-}
-const ChildCase pool_memory("share pool memory", share_pool_memory);
+});
 
 __global__ void write_at(char* memory, std::size_t at) {
     memory[at] = 1;
@@ -82,33 +74,31 @@ void launch_write(char* memory, std::size_t at) {
     cudaLaunchKernel(write_at, dim3(1), dim3(1), arguments);
 }
 
-int write_beyond_memory(const Arguments&) {
+const ChildCase beyond("write beyond memory", [](const Arguments&) {
     launch_write(device_memory<char>(256), 256);
     return static_cast<int>(cudaDeviceSynchronize());
-}
-const ChildCase beyond("write beyond memory", write_beyond_memory);
+});
 
 __global__ void read_four(const float4* from, float4* into) {
     *into = *from;
 }
 
 /// With an argument, at an address that is no multiple of 16 bytes.
-int read_four_numbers(const Arguments& arguments) {
+const ChildCase four_numbers("read four numbers", [](const Arguments& arguments) {
     auto* memory = device_memory<float>(64);
     const auto* from = reinterpret_cast<const float4*>(memory + (arguments.empty() ? 4 : 5));
     auto* into = reinterpret_cast<float4*>(memory);
     void* launched[] = {&from, &into};
     cudaLaunchKernel(read_four, dim3(1), dim3(1), launched);
     return static_cast<int>(cudaDeviceSynchronize());
-}
-const ChildCase four_numbers("read four numbers", read_four_numbers);
+});
 
 __global__ void note_block(unsigned* order, unsigned* noted) {
     order[atomicAdd(noted, 1)] = blockIdx.x;
 }
 
 /// Prints the order in which 32 blocks were run, of two launches.
-int tell_order_of_blocks(const Arguments&) {
+const ChildCase order_of_blocks("tell the order of blocks", [](const Arguments&) {
     auto* order = pinned_memory<unsigned>(64);
     auto* noted = pinned_memory<unsigned>(1);
     *noted = 0;
@@ -119,11 +109,10 @@ int tell_order_of_blocks(const Arguments&) {
     for (const unsigned block : std::span(order, 64)) std::printf("%u ", block);
     std::puts("");
     return 0;
-}
-const ChildCase order_of_blocks("tell the order of blocks", tell_order_of_blocks);
+});
 
 /// How many of three allocations do not wait for a stream that is held.
-int allocate_beside_a_held_stream(const Arguments&) {
+const ChildCase allocations("allocate beside a held stream", [](const Arguments&) {
     const TestStream stream;
     std::vector<std::byte> pageable(4096);
     std::atomic<int> allocated = 0;
@@ -139,31 +128,28 @@ int allocate_beside_a_held_stream(const Arguments&) {
     const int before = allocated;
     gate.open();
     return before;
-}
-const ChildCase allocations("allocate beside a held stream", allocate_beside_a_held_stream);
+});
 
-int write_without_barrier(const Arguments&) {
+const ChildCase without_barrier("write a word without a barrier", [](const Arguments&) {
     CUstreamBatchMemOpParams write{};
     write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     write.writeValue.address = address_of(pinned_memory<int>(1));
     write.writeValue.flags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
     return static_cast<int>(cuStreamBatchMemOp(nullptr, 1, &write, 0));
-}
-const ChildCase without_barrier("write a word without a barrier", write_without_barrier);
+});
 
 /// With an argument, enables access first.
-int write_to_peer(const Arguments& arguments) {
+const ChildCase peer("write to a peer", [](const Arguments& arguments) {
     cudaSetDevice(1);
     auto* memory = device_memory<char>(256);
     cudaSetDevice(0);
     if (!arguments.empty() && cudaDeviceEnablePeerAccess(1, 0) != cudaSuccess) return 1;
     launch_write(memory, 0);
     return static_cast<int>(cudaDeviceSynchronize());
-}
-const ChildCase peer("write to a peer", write_to_peer);
+});
 
 /// Says of each device whether device 0 reaches its memory.
-int tell_peers(const Arguments&) {
+const ChildCase peers("tell the peers", [](const Arguments&) {
     int devices = 0;
     cudaGetDeviceCount(&devices);
     for (int device = 0; device < devices; ++device) {
@@ -173,10 +159,9 @@ int tell_peers(const Arguments&) {
     }
     std::printf("\n");
     return 0;
-}
-const ChildCase peers("tell the peers", tell_peers);
+});
 
-int break_device(const Arguments&) {
+const ChildCase broken("break the device", [](const Arguments&) {
     const TestStream stuck, other;
     const TestEvent event;
     const Gate gate;
@@ -200,26 +185,23 @@ int break_device(const Arguments&) {
     if (elsewhere != cudaErrorIllegalAddress) return 6;
     let_streams_run();
     return ran ? 7 : 0;
-}
-const ChildCase broken("break the device", break_device);
+});
 
 /// The errors of three allocations and of one query, as an exit code cannot say them.
-int allocate_thrice(const Arguments&) {
+const ChildCase thrice("allocate thrice", [](const Arguments&) {
     void* memory = nullptr;
     for (int i = 0; i < 3; ++i) std::printf("%d ", cudaMalloc(&memory, 64));
     std::printf("%d\n", cudaStreamQuery(nullptr));
     return 0;
-}
-const ChildCase thrice("allocate thrice", allocate_thrice);
+});
 
-int write_word(const Arguments&) {
+const ChildCase one_word("write a word", [](const Arguments&) {
     auto* word = pinned_memory<std::uint32_t>(1);
     return static_cast<int>(cuStreamWriteValue32(nullptr, address_of(word), 1, 0));
-}
-const ChildCase word("write a word", write_word);
+});
 
 /// The devices by their UUIDs' last byte.
-int list_devices(const Arguments&) {
+const ChildCase devices("list the devices", [](const Arguments&) {
     int count = 0;
     std::printf("%d:", cudaGetDeviceCount(&count));
     for (int i = 0; i < count; ++i) {
@@ -229,11 +211,10 @@ int list_devices(const Arguments&) {
     }
     std::puts("");
     return 0;
-}
-const ChildCase devices("list the devices", list_devices);
+});
 
 /// The last bytes of the first device's UUID, and of that which it had before CUDA 11.4.
-int tell_uuids(const Arguments&) {
+const ChildCase uuids("tell the UUIDs", [](const Arguments&) {
     for (const unsigned version : {11040U, 9020U}) {
         void* found = nullptr;
         cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &found, version, cudaEnableDefault,
@@ -244,20 +225,18 @@ int tell_uuids(const Arguments&) {
     }
     std::puts("");
     return 0;
-}
-const ChildCase uuids("tell the UUIDs", tell_uuids);
+});
 
-int leave_with_stuck_stream(const Arguments&) {
+const ChildCase stuck("leave with a stuck stream", [](const Arguments&) {
     static const auto& stream = *new TestStream;
     static const auto& gate = *new Gate;
     gate.hold(stream.native);
     return 7;
-}
-const ChildCase stuck("leave with a stuck stream", leave_with_stuck_stream);
+});
 
 /// Holds one stream; seven of eight others must come to their ends. Returns whether the eighth also
 /// does.
-int hold_one_of_nine_streams(const Arguments&) {
+const ChildCase nine_streams("hold one of nine streams", [](const Arguments&) {
     for (int i = 0; i < 20; ++i) const TestStream ended;  // which have left their queues
     auto* written = pinned_memory<std::uint32_t>(1);
     const Gate gate;
@@ -268,8 +247,7 @@ int hold_one_of_nine_streams(const Arguments&) {
     for (const auto& other : std::span(others).first(7)) cudaStreamSynchronize(other.native);
     let_streams_run();
     return cudaStreamQuery(others.back().native) == cudaSuccess ? 1 : 0;
-}
-const ChildCase nine_streams("hold one of nine streams", hold_one_of_nine_streams);
+});
 
 }  // namespace
 

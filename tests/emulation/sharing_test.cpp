@@ -37,7 +37,7 @@ std::string shared(void* memory) {
 }
 
 /// Opens the memory, fills it with 42 from its second word on, and sets its first word to 7.
-int fill_and_tell(const std::vector<std::string>& arguments) {
+const ChildCase child("fill and tell", [](const Arguments& arguments) {
     const auto handle = handle_of(arguments[0]);
     void *memory = nullptr, *again = nullptr;
     const auto status = cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
@@ -51,8 +51,7 @@ int fill_and_tell(const std::vector<std::string>& arguments) {
     if (cudaIpcCloseMemHandle(memory) != cudaSuccess) return 253;
     if (cudaIpcCloseMemHandle(memory) != cudaSuccess) return 252;
     return cudaIpcCloseMemHandle(memory) == cudaErrorInvalidValue ? 0 : 251;
-}
-const ChildCase child("fill and tell", fill_and_tell);
+});
 
 }  // namespace
 
