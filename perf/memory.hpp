@@ -87,7 +87,7 @@ private:
     std::size_t bytes_;
     std::unique_ptr<GradientArena> arena_;
     std::unique_ptr<void, Free> own_;
-    device::DeviceMemory on_device_;
+    device::OwnedMemory on_device_;
     void* data_ = nullptr;
     SharedMemory shared_;
 };

@@ -53,15 +53,15 @@ int TensorDevice::sharers() const {
     return (local_size() + devices_ - 1) / devices_;
 }
 
-device::DeviceMemory TensorDevice::allocate(std::size_t bytes) const {
+device::OwnedMemory TensorDevice::allocate(std::size_t bytes) const {
     auto memory = device::allocate_owned(driver_, index_, bytes);
     driver_->fill(*stream_, memory.memory, std::array<std::byte, 8>{});
     finish();
     return memory;
 }
 
-device::PinnedMemory TensorDevice::allocate_pinned(std::size_t bytes) const {
-    return {driver_, index_, bytes};
+device::OwnedMemory TensorDevice::allocate_pinned(std::size_t bytes) const {
+    return device::allocate_pinned(driver_, index_, bytes);
 }
 
 void TensorDevice::copy(std::span<std::byte> to, std::span<const std::byte> from) const {
@@ -84,8 +84,8 @@ TensorDevice::Bandwidths TensorDevice::measure(const MpiJob& job) const {
             finish();
         });
         found.transfer = bandwidth(2 * measured_bytes, [&] {
-            copy(one.memory, in.memory());
-            driver_->copy(*second, out.memory(), other.memory);
+            copy(one.memory, in.memory);
+            driver_->copy(*second, out.memory, other.memory);
             finish();
             finish(*second);
         });

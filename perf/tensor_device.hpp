@@ -33,8 +33,8 @@ public:
     int sharers() const;
 
     /// Memory of the device, zero: a multiple of 8 bytes, more than none.
-    device::DeviceMemory allocate(std::size_t bytes) const;
-    device::PinnedMemory allocate_pinned(std::size_t bytes) const;
+    device::OwnedMemory allocate(std::size_t bytes) const;
+    device::OwnedMemory allocate_pinned(std::size_t bytes) const;
     /// to = from, on the host or the device, when the stream comes to it.
     void copy(std::span<std::byte> to, std::span<const std::byte> from) const;
     /// Waits until the stream has done all that is enqueued. Throws Error(unavailable) if the

@@ -12,16 +12,16 @@ public:
           input_(input.first(test.input_count() * size_of(test.dtype))),
           pinned_input_(device.allocate_pinned(test.bytes())),
           pinned_output_(device.allocate_pinned(output.size())),
-          mpi_(mpi.series(test, pinned_input_.memory(), pinned_output_.memory())) {
+          mpi_(mpi.series(test, pinned_input_.memory, pinned_output_.memory)) {
         const auto result = mpi_->result();
-        const bool in_place = result.data() == pinned_input_.memory().data();
+        const bool in_place = result.data() == pinned_input_.memory.data();
         result_ = (in_place ? input : output).first(result.size());
     }
 
     std::string_view name() const noexcept override { return "staged"; }
 
     void run() override {
-        device_.copy(pinned_input_.memory().first(input_.size()), input_);
+        device_.copy(pinned_input_.memory.first(input_.size()), input_);
         device_.finish();
         mpi_->run();
         device_.copy(result_, mpi_->result());
@@ -33,7 +33,7 @@ public:
 private:
     const TensorDevice& device_;
     std::span<std::byte> input_, result_;  // on the device
-    device::PinnedMemory pinned_input_, pinned_output_;
+    device::OwnedMemory pinned_input_, pinned_output_;
     std::unique_ptr<Series> mpi_;
 };
 
@@ -51,9 +51,9 @@ public:
 
     void sum(std::span<const std::span<std::byte>> buffers) override {
         for (const auto buffer : buffers) {
-            if (pinned_.memory().size() < buffer.size())
+            if (pinned_.memory.size() < buffer.size())
                 pinned_ = device_.allocate_pinned(buffer.size());
-            const auto staged = pinned_.memory().first(buffer.size());
+            const auto staged = pinned_.memory.first(buffer.size());
             device_.copy(staged, buffer);
             device_.finish();
             mpi_->sum({&staged, 1});
@@ -65,7 +65,7 @@ public:
 private:
     const TensorDevice& device_;
     std::unique_ptr<Baseline> mpi_;
-    device::PinnedMemory pinned_;  // as large as any buffer so far
+    device::OwnedMemory pinned_;  // as large as any buffer so far
 };
 
 }  // namespace

@@ -64,7 +64,7 @@ Traffic traffic(Session* session) {
 void try_devices(Session* session) {
     const auto world = api::runtime_of(session)->world();
     Device device;
-    device::DeviceMemory owned;
+    device::OwnedMemory owned;
     std::string why_not;
     try {
         device = world->own_device(DeviceKind::cuda);

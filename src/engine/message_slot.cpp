@@ -25,7 +25,7 @@ MessageSlot::MessageSlot(std::shared_ptr<device::Driver> of_driver, int of_devic
     : driver(std::move(of_driver)),
       device(of_device),
       completions(std::move(of_completions)),
-      pinned(driver, device, bytes),
+      pinned(device::allocate_pinned(driver, device, bytes)),
       copied(driver, device) {}
 
 MessageSlots::MessageSlots(std::shared_ptr<device::Driver> driver, int device,
@@ -70,7 +70,7 @@ std::shared_ptr<device::Stream> MessageSlots::take_stream() {
 /// Null if none that fits is free.
 MessageSlot* MessageSlots::take_kept(std::size_t bytes) {
     for (const auto& slot : slots_) {
-        const auto size = slot->pinned.memory().size();
+        const auto size = slot->pinned.memory.size();
         if (slot->is_taken || (is_large(bytes) ? size < bytes : size != slot_size(bytes))) continue;
         slot->is_taken = true;
         return slot.get();
@@ -81,7 +81,7 @@ MessageSlot* MessageSlots::take_kept(std::size_t bytes) {
 /// Removes the large ones that are free.
 MessageSlots::Slots MessageSlots::remove_large() {
     const auto kept = std::partition(slots_.begin(), slots_.end(), [](const auto& slot) {
-        return slot->is_taken || !is_large(slot->pinned.memory().size());
+        return slot->is_taken || !is_large(slot->pinned.memory.size());
     });
     Slots removed(std::make_move_iterator(kept), std::make_move_iterator(slots_.end()));
     slots_.erase(kept, slots_.end());

@@ -21,7 +21,7 @@ struct MessageSlot {
     const std::shared_ptr<device::Driver> driver;
     const int device;
     const std::shared_ptr<Completions> completions;  ///< of the driver
-    const device::PinnedMemory pinned;
+    const device::OwnedMemory pinned;
     const device::PinnedWord copied;         ///< counts the copies that the stream is done with
     std::uint32_t copies = 0;                ///< that were enqueued; by the thread that drives
     std::shared_ptr<device::Stream> stream;  ///< while it is taken

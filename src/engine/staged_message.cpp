@@ -11,7 +11,7 @@ StagedMessage::StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size
                              const Context& context, std::shared_ptr<ExecutionListener> listener)
     : executor_(std::move(executor)),
       slot_(executor_->take_slot(bytes)),
-      memory_(slot_->pinned.memory().first(bytes)),
+      memory_(slot_->pinned.memory.first(bytes)),
       listener_(std::move(listener)),
       context_(context) {}
 

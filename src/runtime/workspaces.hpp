@@ -20,16 +20,15 @@ public:
 
     /// Throws what the driver throws.
     Workspace(const std::shared_ptr<device::Driver>& driver, int device)
-        : pinned_(driver, device, pinned_bytes),
+        : pinned_(device::allocate_pinned(driver, device, pinned_bytes)),
           scratch_(device::allocate_owned(driver, device, device::SumOrder::scratch_bytes)) {}
 
-    std::span<std::byte> pinned() const noexcept { return pinned_.memory(); }
+    std::span<std::byte> pinned() const noexcept { return pinned_.memory; }
     /// SumOrder::scratch_bytes of them.
     std::span<std::byte> scratch() const noexcept { return scratch_.memory; }
 
 private:
-    const device::PinnedMemory pinned_;
-    const device::DeviceMemory scratch_;
+    const device::OwnedMemory pinned_, scratch_;
 };
 
 /// The workspaces of a rank: allocated once and kept, since allocating may wait for the device.

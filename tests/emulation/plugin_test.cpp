@@ -75,12 +75,12 @@ const ChildCase beside_held("launch beside a stream that is held", [](const Argu
     auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
     const auto stream = driver.make_stream(0);
     const auto memory = driver.allocate(0, 4096), scratch = driver.allocate(0, 1 << 20);
-    const PinnedMemory pinned({std::shared_ptr<void>(), &driver}, 0, sizeof(double));
+    const auto pinned = allocate_pinned({std::shared_ptr<void>(), &driver}, 0, sizeof(double));
     const TestStream held;
     const Gate gate;
     gate.hold(held.native);
     launch_every_kernel(driver, *stream, memory, scratch,
-                        *reinterpret_cast<double*>(pinned.memory().data()));
+                        *reinterpret_cast<double*>(pinned.memory.data()));
     wait_until_done(*stream);
     return 0;
 });

@@ -34,7 +34,7 @@ TEST_CASE("a size that comes again finds a slot, unless that is taken") {
     const auto driver = make_fake_driver();
     engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
     auto& first = slots.take(5000);
-    CHECK(first.pinned.memory().size() == 8192);
+    CHECK(first.pinned.memory.size() == 8192);
     auto& second = slots.take(5000);
     CHECK(&second != &first);
     slots.give_back(first);
@@ -61,9 +61,9 @@ TEST_CASE("a large slot is as large as its message, and makes way for a larger o
     engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
     constexpr auto large = engine::MessageSlots::largest_rounded_bytes;
     auto& rounded = slots.take(large - 5);
-    CHECK(rounded.pinned.memory().size() == large);
+    CHECK(rounded.pinned.memory.size() == large);
     auto& exact = slots.take(large + 5);
-    CHECK(exact.pinned.memory().size() == large + 5);
+    CHECK(exact.pinned.memory.size() == large + 5);
     slots.give_back(rounded);
     slots.give_back(exact);
     CHECK(&slots.take(large + 1) == &exact);

@@ -108,7 +108,7 @@ private:
 
     const Dependencies deps_;
     /// The stream may still use what has become too small; the last one is in use.
-    std::vector<device::DeviceMemory> scratch_;
+    std::vector<device::OwnedMemory> scratch_;
     base::Mutex mutex_;
     std::shared_ptr<WatchedCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);
 };

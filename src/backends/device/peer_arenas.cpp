@@ -80,7 +80,7 @@ PeerArenas::Offer PeerArenas::make_offer() {
     return offer;
 }
 
-device::DeviceMemory PeerArenas::allocate() const {
+device::OwnedMemory PeerArenas::allocate() const {
     try {
         return device::allocate_owned(deps_.driver, deps_.device, deps_.bytes);
     } catch (const Error& error) {
@@ -93,7 +93,7 @@ device::DeviceMemory PeerArenas::allocate() const {
 }
 
 std::span<std::byte> PeerArenas::read_of(int rank) const {
-    return read_.memory().subspan(static_cast<std::size_t>(rank) * token_bytes, token_bytes);
+    return read_.memory.subspan(static_cast<std::size_t>(rank) * token_bytes, token_bytes);
 }
 
 /// Tries what the path will do, so that what cannot be done is known now: the streams meet, and a
@@ -102,11 +102,11 @@ void PeerArenas::open(std::span<const Offer> offers) {
     is_offered_ = true;
     meet(words_.have_opened());
     words_.try_on(*stream_);
-    read_ = {deps_.driver, deps_.device, offers.size() * token_bytes};
+    read_ = device::allocate_pinned(deps_.driver, deps_.device, offers.size() * token_bytes);
     std::vector<device::Copy> copies;
     for (const int rank : deps_.reached) {
         const auto& offer = offers[static_cast<std::size_t>(rank)];
-        arenas_.try_emplace(rank, deps_.driver, deps_.device, offer.arena);
+        arenas_.emplace(rank, device::open_owned(deps_.driver, deps_.device, offer.arena));
         copies.push_back({read_of(rank), of(rank).first(token_bytes)});
         if (deps_.writes)
             copies.push_back({written_by(this->rank(), of(rank)), own_.memory.first(token_bytes)});

@@ -43,7 +43,7 @@ public:
     std::optional<wire::SharingFailure> share();
 
     /// As this rank's device reaches it.
-    std::span<std::byte> of(int rank) const { return arenas_.at(rank).memory(); }
+    std::span<std::byte> of(int rank) const { return arenas_.at(rank).memory; }
     int rank() const noexcept { return deps_.ranks.rank; }
     int ranks() const noexcept { return deps_.ranks.ranks; }
     PeerWords& words() noexcept { return words_; }
@@ -51,7 +51,7 @@ public:
 private:
     struct Offer;
 
-    device::DeviceMemory allocate() const;
+    device::OwnedMemory allocate() const;
     Offer make_offer();
     void open(std::span<const Offer> offers);
     void require_written(std::span<const std::uint64_t> tokens);
@@ -64,10 +64,10 @@ private:
     const Dependencies deps_;
     PeerWords words_;
     std::shared_ptr<device::Stream> stream_;  ///< on which it is tried; null once it has succeeded
-    device::DeviceMemory own_;
-    device::PinnedMemory read_;
-    std::map<int, device::OpenedMemory> arenas_;  ///< by rank
-    bool is_offered_ = false;                     ///< other ranks may open it
+    device::OwnedMemory own_;
+    device::OwnedMemory read_;
+    std::map<int, device::OwnedMemory> arenas_;  ///< by rank
+    bool is_offered_ = false;                    ///< other ranks may open it
 };
 
 }  // namespace guozhuang::backends

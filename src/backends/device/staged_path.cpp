@@ -20,8 +20,8 @@ bool can_be_cut(const engine::Bundle& bundle) {
 }
 
 /// Without such memory fragments are copied one by one: this path must always be possible.
-device::DeviceMemory allocate_if_possible(const std::shared_ptr<device::Driver>& driver, int device,
-                                          std::size_t bytes) try {
+device::OwnedMemory allocate_if_possible(const std::shared_ptr<device::Driver>& driver, int device,
+                                         std::size_t bytes) try {
     return device::allocate_owned(driver, device, bytes);
 } catch (const Error& error) {
     if (error.code() != ErrorCode::out_of_memory) throw;
@@ -33,7 +33,7 @@ device::DeviceMemory allocate_if_possible(const std::shared_ptr<device::Driver>&
 StagedPath::StagedPath(Dependencies dependencies)
     : deps_(std::move(dependencies)),
       out_(deps_.driver->make_stream(deps_.device)),
-      slots_(deps_.driver, deps_.device, slots * slot_bytes),
+      slots_(device::allocate_pinned(deps_.driver, deps_.device, slots * slot_bytes)),
       packed_(allocate_if_possible(deps_.driver, deps_.device, slots * slot_bytes)) {}
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
@@ -108,7 +108,7 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
                takes = !is_from_root || bundle.root != deps_.rank;
     const bool packs = fragments.size() > 1 && !packed_.memory.empty();
     const auto packed = packs ? packed_.memory.subspan(slot, slot_bytes) : packed_.memory;
-    const auto memory = slots_.memory().subspan(slot, slot_bytes);
+    const auto memory = slots_.memory.subspan(slot, slot_bytes);
     std::vector<Transfer> transfers;
     std::size_t next = 0;
     for (const auto& fragment : fragments) {
@@ -168,10 +168,11 @@ StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
 /// The stream may still use what has become too small, so it is kept, and each is twice as large as
 /// the one before.
 std::span<std::byte> StagedPath::memory_for_whole(std::size_t bytes) {
-    const auto have = whole_.empty() ? 0 : whole_.back().memory().size();
+    const auto have = whole_.empty() ? 0 : whole_.back().memory.size();
     if (bytes > have)
-        whole_.emplace_back(deps_.driver, deps_.device, std::max({bytes, 2 * have, slot_bytes}));
-    return whole_.empty() ? std::span<std::byte>() : whole_.back().memory();
+        whole_.push_back(device::allocate_pinned(deps_.driver, deps_.device,
+                                                 std::max({bytes, 2 * have, slot_bytes})));
+    return whole_.empty() ? std::span<std::byte>() : whole_.back().memory;
 }
 
 }  // namespace guozhuang::backends

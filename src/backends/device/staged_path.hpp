@@ -65,10 +65,10 @@ private:
 
     const Dependencies deps_;
     const std::shared_ptr<device::Stream> out_;
-    const device::PinnedMemory slots_;
-    const device::DeviceMemory packed_;  ///< as much on the device; none if it has no room
+    const device::OwnedMemory slots_;
+    const device::OwnedMemory packed_;  ///< as much on the device; none if it has no room
     /// For bundles that are one chunk however large they are; the last one is in use.
-    std::vector<device::PinnedMemory> whole_;
+    std::vector<device::OwnedMemory> whole_;
 };
 
 }  // namespace guozhuang::backends
