@@ -16,7 +16,7 @@ using guozhuang::backends::LaunchOrder;
 
 namespace {
 
-using Set = LaunchOrder::Set;
+using Set = std::uint16_t;  // by its context
 using Launches = std::vector<Set>;
 
 constexpr int bundles_of_each_set = 5;

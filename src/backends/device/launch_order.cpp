@@ -1,6 +1,7 @@
 #include "backends/device/launch_order.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace guozhuang::backends {
 
@@ -14,32 +15,31 @@ void LaunchOrder::release_set() {
     --sets_;
 }
 
-bool LaunchOrder::concerns(Set set) const {
+bool LaunchOrder::concerns(std::uint16_t set) const {
     const base::Lock lock(mutex_);
     return set != world || sets_ > 0;
 }
 
-std::uint64_t LaunchOrder::propose(Set set) {
+std::uint64_t LaunchOrder::propose(std::uint16_t set) {
     const base::Lock lock(mutex_);
     return numbers_[set] = ++highest_;
 }
 
-bool LaunchOrder::agree(Set set, std::uint64_t highest) {
+bool LaunchOrder::agree(std::uint16_t set, std::uint64_t highest) {
     const base::Lock lock(mutex_);
     numbers_.at(set) = highest;
     highest_ = std::max(highest_, highest);
     return numbers_.size() > 1;
 }
 
-bool LaunchOrder::is_next(Set set) const {
+bool LaunchOrder::is_next(std::uint16_t set) const {
     const base::Lock lock(mutex_);
-    const Position own{numbers_.at(set), set};
-    return std::ranges::all_of(numbers_, [&](const auto& other) {
-        return own <= Position{other.second, other.first};
-    });
+    const std::pair own(numbers_.at(set), set);
+    return std::ranges::all_of(
+        numbers_, [&](const auto& other) { return own <= std::pair(other.second, other.first); });
 }
 
-bool LaunchOrder::end(Set set) noexcept {
+bool LaunchOrder::end(std::uint16_t set) noexcept {
     const base::Lock lock(mutex_);
     numbers_.erase(set);
     return !numbers_.empty();

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,25 +24,24 @@ namespace guozhuang::backends {
 /// lower number first. Thread-safe.
 class LaunchOrder {
 public:
-    /// A process set, by its context.
-    using Set = std::uint16_t;
-    static constexpr Set world = 0;
+    // A process set is named by its context.
+    static constexpr std::uint16_t world = 0;
 
     /// A set besides the world begins or ends, at the same entry of the world's log on all ranks:
     /// all of them, whether they are in it or not, know whether the world's bundles are numbered.
     void open_set();
     void release_set();
     /// Whether there are bundles of other sets that this one's may have to be ordered with.
-    bool concerns(Set set) const;
+    bool concerns(std::uint16_t set) const;
 
     /// For the set's next bundle. It has one at a time.
-    std::uint64_t propose(Set set);
+    std::uint64_t propose(std::uint16_t set);
     /// True if another bundle may be next by that: then whoever waits must look.
-    bool agree(Set set, std::uint64_t highest);
+    bool agree(std::uint16_t set, std::uint64_t highest);
     /// Whether the set's bundle is to be launched now; once it is agreed.
-    bool is_next(Set set) const;
+    bool is_next(std::uint16_t set) const;
     /// Its bundle has been launched, or never will be. True as for agree().
-    bool end(Set set) noexcept;
+    bool end(std::uint16_t set) noexcept;
 
     /// Enclose the enqueuing of a bundle whose kernels wait for kernels of other ranks. On one
     /// device this rank runs such bundles one after the other, because the device may have no room
@@ -52,17 +50,11 @@ public:
     void end_alone(device::Stream& stream);
 
 private:
-    struct Position {
-        std::uint64_t number;
-        Set set;
-        auto operator<=>(const Position&) const = default;
-    };
-
     mutable base::Mutex mutex_;
     std::uint64_t sets_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::uint64_t highest_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     /// Numbers of the bundles that this rank has come to and not launched, proposed or agreed.
-    std::map<Set, std::uint64_t> numbers_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::map<std::uint16_t, std::uint64_t> numbers_ GUOZHUANG_GUARDED_BY(mutex_);
     /// By device: the end of the last one there.
     std::map<int, std::shared_ptr<const device::Event>> alone_ GUOZHUANG_GUARDED_BY(mutex_);
 };
