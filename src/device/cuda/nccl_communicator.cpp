@@ -61,16 +61,15 @@ ncclConfig_t config_of(const CudaDevice& device) {
 
 }  // namespace
 
-CudaNcclCommunicator::CudaNcclCommunicator(const NcclFunctions& nccl, const NcclId& id,
-                                           GroupRank group_rank, CudaDevice& device)
+CudaNcclCommunicator::CudaNcclCommunicator(const NcclFunctions& nccl, const NcclId& id, int rank,
+                                           int ranks, CudaDevice& device)
     : nccl_(nccl), device_(device) {
     const auto here = device_.use();
     ncclUniqueId native_id;
     static_assert(sizeof native_id == sizeof id);
     std::memcpy(&native_id, id.data(), sizeof native_id);
     auto config = config_of(device_);
-    const auto result =
-        nccl_.connect(&communicator_, group_rank.size, native_id, group_rank.rank, &config);
+    const auto result = nccl_.connect(&communicator_, ranks, native_id, rank, &config);
     if (result == ncclSuccess || result == ncclInProgress) return;
     const auto failed = std::exchange(communicator_, nullptr);
     try {

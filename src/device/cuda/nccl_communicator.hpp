@@ -9,10 +9,7 @@ namespace guozhuang::device {
 /// Every call leaves the thread's device as it was.
 class CudaNcclCommunicator final : public NcclCommunicator {
 public:
-    struct GroupRank {
-        int rank = 0, size = 1;
-    };
-    CudaNcclCommunicator(const NcclFunctions& nccl, const NcclId& id, GroupRank group_rank,
+    CudaNcclCommunicator(const NcclFunctions& nccl, const NcclId& id, int rank, int ranks,
                          CudaDevice& device);
     ~CudaNcclCommunicator() override;
     CudaNcclCommunicator(const CudaNcclCommunicator&) = delete;

@@ -40,8 +40,8 @@ public:
 
     std::unique_ptr<NcclCommunicator> connect(const NcclId& id, int rank, int ranks,
                                               int device) override {
-        return std::make_unique<CudaNcclCommunicator>(
-            functions_, id, CudaNcclCommunicator::GroupRank{rank, ranks}, devices_(device));
+        return std::make_unique<CudaNcclCommunicator>(functions_, id, rank, ranks,
+                                                      devices_(device));
     }
 
 private:
