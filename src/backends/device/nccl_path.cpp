@@ -185,32 +185,30 @@ void NcclPath::copy(std::vector<device::Copy> copies, const device::Finish& fini
 }
 
 void NcclPath::pack(const Round& round, const device::Finish& finish, device::Stream& stream) {
-    std::vector<device::Copy> copies;
-    for (const auto& fused : round)
-        for (const auto& [tensor, moved] : moved_tensors(fused))
-            copies.push_back({moved, tensor, fused.dtype});
-    copy(std::move(copies), finish, stream);
+    copy(copies_of(round, false), finish, stream);
 }
 
 void NcclPath::unpack(const Round& round, const device::Finish& finish, device::Stream& stream) {
-    std::vector<device::Copy> copies;
-    for (const auto& fused : round)
-        for (const auto& [tensor, moved] : moved_tensors(fused))
-            copies.push_back({tensor, moved, fused.dtype});
-    copy(std::move(copies), finish, stream);
+    copy(copies_of(round, true), finish, stream);
 }
 
-/// Packed ones apart from each other even if they touch, since no copy of CUDA's may reach from one
-/// allocation into the next.
-std::vector<NcclPath::MovedTensor> NcclPath::moved_tensors(const FusedTensors& fused) {
-    if (fused.is_in_place()) return {{fused.memory, fused.memory}};
-    std::vector<MovedTensor> moved;
-    auto rest = fused.memory;
-    for (const auto& tensor : fused.tensors) {
-        moved.push_back({tensor, rest.first(tensor.size())});
-        rest = rest.subspan(tensor.size());
+/// Packed tensors are copied apart from each other even if they touch, since no copy of CUDA's may
+/// reach from one allocation into the next.
+std::vector<device::Copy> NcclPath::copies_of(const Round& round, bool back) {
+    std::vector<device::Copy> copies;
+    for (const auto& fused : round) {
+        auto rest = fused.memory;
+        const auto add = [&](std::span<std::byte> tensor) {
+            const auto moved = rest.first(tensor.size());
+            copies.push_back({back ? tensor : moved, back ? moved : tensor, fused.dtype});
+            rest = rest.subspan(tensor.size());
+        };
+        if (fused.is_in_place())
+            add(fused.memory);
+        else
+            std::ranges::for_each(fused.tensors, add);
     }
-    return moved;
+    return copies;
 }
 
 /// The tensors themselves if there is no scale, since an input stays as it is.

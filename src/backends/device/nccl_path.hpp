@@ -66,9 +66,6 @@ private:
         std::span<std::byte> memory;  ///< where it is moved
         bool is_in_place() const noexcept { return memory.data() == tensors.front().data(); }
     };
-    struct MovedTensor {
-        std::span<std::byte> tensor, moved;  ///< `moved`: where NCCL moves it
-    };
     /// One tensor of a bundle whose results have rows, and where its result goes.
     struct RowsTensor {
         DType dtype;
@@ -90,7 +87,8 @@ private:
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
     void find_memory(Round& round);
-    static std::vector<MovedTensor> moved_tensors(const FusedTensors& fused);
+    /// Between a round's tensors and where NCCL moves them.
+    static std::vector<device::Copy> copies_of(const Round& round, bool back);
     void copy(std::vector<device::Copy> copies, const device::Finish& finish,
               device::Stream& stream);
     void pack(const Round& round, const device::Finish& finish, device::Stream& stream);
