@@ -215,7 +215,8 @@ std::vector<Monitor::WatchedProcess> watched_by(const Host& host) {
     return all;
 }
 
-EarlyEnd describe_end(const Monitor::End& end, const trace::Activity* theirs) {
+std::pair<std::string, ErrorCode> describe_end(const Monitor::End& end,
+                                               const trace::Activity* theirs) {
     std::string reason(end.process.link ? end.process.link->reason() : "");
     if (const auto note = theirs != nullptr ? theirs->quit_reason.read() : std::nullopt)
         reason = note->text;

@@ -2,6 +2,8 @@
 
 #include <mpi.h>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/config.hpp"
@@ -41,13 +43,10 @@ std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause
 /// Processes whose end this rank notices by itself.
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host);
 
-/// How a rank has ended too early: it has died, or has left for a reason. `theirs`: its activity,
-/// null if this rank cannot see it.
-struct EarlyEnd {
-    std::string text;
-    ErrorCode code;
-};
-EarlyEnd describe_end(const Monitor::End& end, const trace::Activity* theirs);
+/// How a rank has ended too early, as a text and a code: it has died, or has left for a reason.
+/// `theirs`: its activity, null if this rank cannot see it.
+std::pair<std::string, ErrorCode> describe_end(const Monitor::End& end,
+                                               const trace::Activity* theirs);
 
 /// Where a rank writes what it is doing; null without shared memory, or for a rank of another host.
 trace::Activity* activity_of(Host& host, int rank);
