@@ -63,18 +63,14 @@ private:
     std::vector<InFlight*> spent_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-/// Everything that is addressed to one rank and not yet matched, oldest first.
-struct Mailbox {
-    base::Mutex mutex;
-    std::deque<InFlight*> sends GUOZHUANG_GUARDED_BY(mutex);
-    std::deque<InFlight*> receives GUOZHUANG_GUARDED_BY(mutex);
-};
-
+/// One rank.
 struct Endpoint {
     base::Doorbell bell;
     trace::Activity activity;
-    Mailbox mailbox;
     InFlightPool messages;
+    base::Mutex mutex;
+    /// Messages to the rank that are not yet matched, oldest first.
+    std::deque<InFlight*> sends GUOZHUANG_GUARDED_BY(mutex), receives GUOZHUANG_GUARDED_BY(mutex);
 };
 
 /// The oldest half in `waiting` that `other` (of rank `peer`) completes, taken out of it; null if
@@ -197,16 +193,16 @@ public:
 
     void abort(const base::AbortCause& cause) noexcept override { state_->abort(cause); }
 
-    /// Every copy is made under the lock of a mailbox: once this rank's halves are out of all of
-    /// them, nobody touches their memory.
+    /// Every copy is made under the lock of an endpoint: once this rank's halves are out of all
+    /// of them, nobody touches their memory.
     bool abandon() noexcept override {
         abandoned_.store(true, std::memory_order_seq_cst);
         regions()->remove_all();
         const auto is_mine = [&](const InFlight* half) { return half->rank == rank_; };
         for (Endpoint& endpoint : state_->endpoints) {
-            const base::Lock lock(endpoint.mailbox.mutex);
-            std::erase_if(endpoint.mailbox.sends, is_mine);
-            std::erase_if(endpoint.mailbox.receives, is_mine);
+            const base::Lock lock(endpoint.mutex);
+            std::erase_if(endpoint.sends, is_mine);
+            std::erase_if(endpoint.receives, is_mine);
         }
         return true;
     }
@@ -262,12 +258,12 @@ private:
         half.source = source;
         half.target = target;
         half.progress.store(InFlight::Progress::pending, std::memory_order_relaxed);
-        match(half, state_->of(sends ? peer : rank_).mailbox, sends);
+        match(half, state_->of(sends ? peer : rank_), sends);
         base::ring(state_->of(peer).bell, base::Sleepers::for_news, base::audience_of(tag.context));
         return {reinterpret_cast<std::uintptr_t>(&half)};
     }
 
-    void match(InFlight& half, Mailbox& receiver, bool sends) {
+    void match(InFlight& half, Endpoint& receiver, bool sends) {
         const base::Lock lock(receiver.mutex);
         require_running();
         InFlight* other = take_match(sends ? receiver.receives : receiver.sends, half, sends);
@@ -309,7 +305,7 @@ void InprocHub::State::abort(const base::AbortCause& cause) noexcept {
     base::note_cause(bells, cause);
     aborted.store(true, std::memory_order_seq_cst);
     for (Endpoint& endpoint : endpoints) {
-        const base::Lock no_copy_under_way(endpoint.mailbox.mutex);
+        const base::Lock no_copy_under_way(endpoint.mutex);
     }
     for (base::Doorbell* bell : bells) base::abort(*bell);
 }
