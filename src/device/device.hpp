@@ -13,6 +13,7 @@
 #include "device/copy.hpp"
 #include "device/memory_sharing.hpp"
 #include "device/nccl.hpp"
+#include "device/or_reason.hpp"
 #include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
@@ -157,8 +158,9 @@ public:
 
     /// Valid as long as the driver.
     virtual MemorySharing& sharing() noexcept = 0;
-    /// NCCL, or why there is none. `wanted`: what GUOZHUANG_NCCL says: auto, off, or a file.
-    virtual NcclOrReason nccl(const std::string& wanted) {
+    /// NCCL, which lives as long as the process. `wanted`: what GUOZHUANG_NCCL says: auto, off, or
+    /// a file.
+    virtual OrReason<Nccl*> nccl(const std::string& wanted) {
         return {.reason = "NCCL cannot reach such a device (GUOZHUANG_NCCL=" + wanted + ")"};
     }
 };

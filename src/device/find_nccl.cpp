@@ -8,12 +8,12 @@
 
 namespace guozhuang::device {
 
-NcclOrReason find_nccl(Driver& driver, const std::string& wanted) {
+OrReason<Nccl*> find_nccl(Driver& driver, const std::string& wanted) {
     auto found = driver.nccl(wanted);
-    if (found.nccl != nullptr || wanted != "auto") return found;
+    if (found.value != nullptr || wanted != "auto") return found;
     for (const auto& file :
          files_in_packages("nvidia/nccl/lib/libnccl.so.2", base::environment("PATH").value_or("")))
-        if (auto packaged = driver.nccl(file); packaged.nccl != nullptr) return packaged;
+        if (auto packaged = driver.nccl(file); packaged.value != nullptr) return packaged;
     return found;
 }
 

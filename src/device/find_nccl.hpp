@@ -11,7 +11,7 @@ namespace guozhuang::device {
 
 /// Driver::nccl(). If `auto` finds no NCCL in the loader's folders, the copy that pip has installed
 /// for a Python in PATH.
-NcclOrReason find_nccl(Driver& driver, const std::string& wanted);
+OrReason<Nccl*> find_nccl(Driver& driver, const std::string& wanted);
 
 /// The files of that name in the packages of the Pythons in these folders, which are separated as
 /// in PATH.

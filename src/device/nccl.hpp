@@ -76,9 +76,4 @@ public:
                                                       int device) = 0;
 };
 
-struct NcclOrReason {
-    Nccl* nccl = nullptr;  ///< lives as long as the process; null: unusable, see reason
-    std::string reason = {};
-};
-
 }  // namespace guozhuang::device

@@ -19,21 +19,21 @@ std::filesystem::path own_directory() {
     return std::filesystem::canonical(info.dli_fname, failed).parent_path();
 }
 
-DriverOrReason look_for_cuda() {
+OrReason<Driver*> look_for_cuda() {
     if (!built_with_cuda()) return {.reason = std::string(cuda_reasons[0])};
     return load_cuda_plugin(own_directory() / "libguozhuang_cuda.so");
 }
 
 }  // namespace
 
-const DriverOrReason& cuda_driver() {
+const OrReason<Driver*>& cuda_driver() {
     // One for the process, not for a Runtime: a plugin is never unloaded, and CUDA is one per
     // process.
-    static const DriverOrReason answer = look_for_cuda();
+    static const OrReason<Driver*> answer = look_for_cuda();
     return answer;
 }
 
-DriverOrReason load_cuda_plugin(const std::filesystem::path& path) {
+OrReason<Driver*> load_cuda_plugin(const std::filesystem::path& path) {
     std::error_code failed;
     if (!path.is_absolute() || !std::filesystem::exists(path, failed))
         return {.reason = "plugin not found: " + path.string()};
@@ -42,7 +42,7 @@ DriverOrReason load_cuda_plugin(const std::filesystem::path& path) {
     const auto entry = reinterpret_cast<CudaPluginEntry*>(dlsym(plugin, "guozhuang_cuda_plugin"));
     if (!entry) return {.reason = not_loaded()};
     const auto [driver, reason] = entry(build_id());
-    return {.driver = driver, .reason = driver ? "" : reason};
+    return {.value = driver, .reason = driver ? "" : reason};
 }
 
 std::atomic<MakeDriver*> cuda_substitute{nullptr};

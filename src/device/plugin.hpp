@@ -6,6 +6,7 @@
 #include <string>
 
 #include "device/device.hpp"
+#include "device/or_reason.hpp"
 
 namespace guozhuang::device {
 
@@ -19,12 +20,7 @@ struct CudaPlugin {
 /// that is not its own.
 using CudaPluginEntry = CudaPlugin(const char* build_id) noexcept;
 
-struct DriverOrReason {
-    Driver* driver = nullptr;  ///< null: unusable, see reason
-    std::string reason;        ///< starts with one of `cuda_reasons`; empty if there is a driver
-};
-
-/// Every reason for an unusable CUDA starts with one of these.
+/// Every reason why there is no CUDA driver starts with one of these.
 inline constexpr std::string_view cuda_reasons[] = {
     "built without CUDA",  // the library itself: there is no plugin to look for
     "plugin not found",    // no libguozhuang_cuda.so beside the library
@@ -37,10 +33,10 @@ inline constexpr std::string_view cuda_reasons[] = {
 /// The CUDA driver of this process, from libguozhuang_cuda.so beside the library (from no other
 /// directory, whatever the environment). The first call loads it and looks for devices; later calls
 /// return the same. Thread-safe, does not throw.
-const DriverOrReason& cuda_driver();
+const OrReason<Driver*>& cuda_driver();
 
 /// Tries the plugin at an absolute path. A plugin stays loaded.
-DriverOrReason load_cuda_plugin(const std::filesystem::path& path);
+OrReason<Driver*> load_cuda_plugin(const std::filesystem::path& path);
 
 /// For tests alone: unless null, it makes the driver of each session, and the plugin is not used.
 /// Read when a session first uses a CUDA tensor.

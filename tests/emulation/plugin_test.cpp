@@ -39,9 +39,9 @@ const ChildCase reason("say why there is no driver", [](const Arguments&) {
 
 const ChildCase without_context("use the plugin without a context", [](const Arguments&) {
     const auto cuda = load_cuda_plugin(emulated_plugin());
-    const auto memory = cuda.driver->allocate(0, 64);
-    wait_until_done(*cuda.driver->make_stream(0));
-    cuda.driver->release(0, memory);
+    const auto memory = cuda.value->allocate(0, 64);
+    wait_until_done(*cuda.value->make_stream(0));
+    cuda.value->release(0, memory);
     CUcontext context = nullptr;
     if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context) return 1;
     cudaSetDevice(0);
@@ -72,7 +72,7 @@ void launch_every_kernel(Driver& driver, Stream& stream, std::span<std::byte> me
 /// The first launch of a kernel that has not been loaded would wait for the stream.
 const ChildCase beside_held("launch beside a stream that is held", [](const Arguments&) {
     alarm(10);
-    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    auto& driver = *load_cuda_plugin(emulated_plugin()).value;
     const auto stream = driver.make_stream(0);
     const auto memory = driver.allocate(0, 4096), scratch = driver.allocate(0, 1 << 20);
     const auto pinned = allocate_pinned({std::shared_ptr<void>(), &driver}, 0, sizeof(double));
@@ -88,14 +88,13 @@ const ChildCase beside_held("launch beside a stream that is held", [](const Argu
 /// ARGUMENTS: what GUOZHUANG_NCCL says, and a file that the program has loaded before, if any.
 const ChildCase which_nccl("say which NCCL", [](const Arguments& arguments) {
     if (arguments.size() > 1) dlopen(arguments[1].c_str(), RTLD_NOW | RTLD_LOCAL);
-    const auto [nccl, why_not] =
-        load_cuda_plugin(emulated_plugin()).driver->nccl(arguments.front());
+    const auto [nccl, why_not] = load_cuda_plugin(emulated_plugin()).value->nccl(arguments.front());
     std::puts((nccl ? nccl->version() : why_not).c_str());
     return 0;
 });
 
 const ChildCase limited_nccl("say which NCCL can be limited", [](const Arguments&) {
-    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    auto& driver = *load_cuda_plugin(emulated_plugin()).value;
     driver.limit_multiprocessors(2);
     const auto [nccl, why_not] = driver.nccl("auto");
     std::puts(nccl ? "one" : why_not.c_str());
@@ -104,7 +103,7 @@ const ChildCase limited_nccl("say which NCCL can be limited", [](const Arguments
 
 /// Its description, and why it cannot give as much memory as it has, when some is in use.
 const ChildCase small_device("say what the device has", [](const Arguments&) {
-    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    auto& driver = *load_cuda_plugin(emulated_plugin()).value;
     std::puts(driver.description(0).c_str());
     driver.allocate(0, 8 << 20);
     try {
@@ -137,14 +136,14 @@ TEST_CASE("a device of less than a GiB is described in MiB, and says what of the
 TEST_CASE("the plugin works on an emulated device as the host does") {
     const auto cuda = load_cuda_plugin(emulated_plugin());
     REQUIRE(cuda.reason.empty());
-    CHECK(cuda.driver->description(0) == "Emulated GPU, 1 GiB, compute capability 9.0");
-    check_reductions_like_host(*cuda.driver);
-    check_special_values(*cuda.driver);
-    check_fills(*cuda.driver);
-    check_elements(*cuda.driver);
-    check_copies(*cuda.driver);
-    check_order(*cuda.driver);
-    check_words_wrap_around(*cuda.driver);
+    CHECK(cuda.value->description(0) == "Emulated GPU, 1 GiB, compute capability 9.0");
+    check_reductions_like_host(*cuda.value);
+    check_special_values(*cuda.value);
+    check_fills(*cuda.value);
+    check_elements(*cuda.value);
+    check_copies(*cuda.value);
+    check_order(*cuda.value);
+    check_words_wrap_around(*cuda.value);
 }
 
 TEST_CASE("no launch waits for another stream") {
@@ -154,7 +153,7 @@ TEST_CASE("no launch waits for another stream") {
 }
 
 TEST_CASE("a kernel copies what are many, or scaled") {
-    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    auto& driver = *load_cuda_plugin(emulated_plugin()).value;
     const auto stream = driver.make_stream(0);
     const auto memory = driver.allocate(0, 1 << 20);
     const auto part = [&](std::size_t i) { return memory.subspan(i << 12, 1 << 12); };
@@ -173,7 +172,7 @@ TEST_CASE("a kernel copies what are many, or scaled") {
 }
 
 TEST_CASE("no kernel's grid fills more multiprocessors than it may") {
-    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    auto& driver = *load_cuda_plugin(emulated_plugin()).value;
     const auto stream = driver.make_stream(0);
     const auto memory = driver.allocate(0, 2 << 20), scratch = driver.allocate(0, 1 << 20);
     const auto pinned = driver.allocate_pinned(0, sizeof(double));

@@ -134,8 +134,8 @@ TEST_CASE("the fake refuses what a device would refuse") {
 
 TEST_CASE("CUDA is there, or a documented reason says why not") {
     const auto& cuda = cuda_driver();
-    CHECK((cuda.driver != nullptr) == cuda.reason.empty());
-    CHECK((cuda.driver != nullptr || is_documented(cuda.reason)));
+    CHECK((cuda.value != nullptr) == cuda.reason.empty());
+    CHECK((cuda.value != nullptr || is_documented(cuda.reason)));
     CHECK(&cuda == &cuda_driver());
     CHECK(built_with_cuda() != cuda.reason.starts_with("built without CUDA"));
 }
@@ -153,7 +153,7 @@ TEST_CASE("the CUDA plugin of this build fits it") {
     if (!std::filesystem::exists(built_plugin())) GUOZHUANG_SKIP("no CUDA plugin in this build");
     const auto cuda = load_cuda_plugin(built_plugin());
     INFO(cuda.reason);
-    CHECK((cuda.driver != nullptr || is_documented(cuda.reason)));
+    CHECK((cuda.value != nullptr || is_documented(cuda.reason)));
     CHECK_FALSE(cuda.reason.starts_with("build mismatch"));
     CHECK_FALSE(cuda.reason.starts_with("plugin not"));
 }
@@ -192,38 +192,37 @@ TEST_CASE("min and max of the fake propagate NaN and tell the zeros apart") {
 
 TEST_CASE("a device of CUDA reduces and fills as the host does") {
     const auto cuda = load_cuda_plugin(built_plugin());
-    if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
-    INFO(cuda.driver->description(0));
-    check_reductions_like_host(*cuda.driver);
-    check_special_values(*cuda.driver);
-    check_fills(*cuda.driver);
-    check_copies(*cuda.driver);
+    if (!cuda.value) GUOZHUANG_SKIP(cuda.reason);
+    INFO(cuda.value->description(0));
+    check_reductions_like_host(*cuda.value);
+    check_special_values(*cuda.value);
+    check_fills(*cuda.value);
+    check_copies(*cuda.value);
 }
 
 TEST_CASE("streams of CUDA order work as those of the fake do") {
     const auto cuda = load_cuda_plugin(built_plugin());
-    if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
-    check_order(*cuda.driver);
-    check_words_wrap_around(*cuda.driver);
-    const auto stream = cuda.driver->make_stream(0);
+    if (!cuda.value) GUOZHUANG_SKIP(cuda.reason);
+    check_order(*cuda.value);
+    check_words_wrap_around(*cuda.value);
+    const auto stream = cuda.value->make_stream(0);
     CHECK(code_of([&] { stream->wait(make_fake_driver()->make_stream(0)->record()); }) ==
           ErrorCode::invalid_argument);
-    CHECK(cuda.driver->wrap(stream->ref()) == cuda.driver->wrap(stream->ref()));
-    drain(*cuda.driver->wrap({.device = {DeviceKind::cuda, 0}}));  // the default stream
+    CHECK(cuda.value->wrap(stream->ref()) == cuda.value->wrap(stream->ref()));
+    drain(*cuda.value->wrap({.device = {DeviceKind::cuda, 0}}));  // the default stream
 }
 
 TEST_CASE("CUDA knows its memory from the host's") {
     const auto cuda = load_cuda_plugin(built_plugin());
-    if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
+    if (!cuda.value) GUOZHUANG_SKIP(cuda.reason);
     const std::vector<std::byte> host(100);
-    const auto device = cuda.driver->allocate(0, 100),
-               pinned = cuda.driver->allocate_pinned(0, 100);
-    CHECK(cuda.driver->location_of(host.data()).kind == MemoryKind::unknown);
-    CHECK(cuda.driver->location_of(&pinned[50]).kind == MemoryKind::host);
-    CHECK(cuda.driver->location_of(&device[50]).kind == MemoryKind::device);
-    CHECK(cuda.driver->location_of(&device[50]).device == 0);
-    cuda.driver->release(0, device);
-    cuda.driver->release_pinned(0, pinned);
+    const auto device = cuda.value->allocate(0, 100), pinned = cuda.value->allocate_pinned(0, 100);
+    CHECK(cuda.value->location_of(host.data()).kind == MemoryKind::unknown);
+    CHECK(cuda.value->location_of(&pinned[50]).kind == MemoryKind::host);
+    CHECK(cuda.value->location_of(&device[50]).kind == MemoryKind::device);
+    CHECK(cuda.value->location_of(&device[50]).device == 0);
+    cuda.value->release(0, device);
+    cuda.value->release_pinned(0, pinned);
 }
 
 TEST_CASE("files of packages are found beside the Pythons of a search path") {

@@ -68,7 +68,7 @@ TEST_CASE("tensors on CUDA need CUDA, and its memory") {
     CHECK(problems_among(1, [](Session&, Report& report) {
               std::vector<float> numbers(2);
               const auto view = view_of(numbers, on_fake_device);
-              const bool has_gpu = device::cuda_driver().driver != nullptr;
+              const bool has_gpu = device::cuda_driver().value != nullptr;
               const auto code = has_gpu ? ErrorCode::invalid_argument : ErrorCode::unavailable;
               const std::string text = has_gpu ? "but is host memory" : "CUDA";
               expect_error(report, code, {"allreduce", text}, [&] { allreduce(view); });

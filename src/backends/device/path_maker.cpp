@@ -59,7 +59,8 @@ RankDevice PathMaker::own_device(const PathConditions& conditions) {
     return own;
 }
 
-PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchange) {
+device::OrReason<std::unique_ptr<Path>> PathMaker::try_to_make(DevicePath path,
+                                                               const RankExchange& exchange) {
     switch (path) {
         case DevicePath::nccl: return nccl(exchange);
         case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()), true);
@@ -69,12 +70,12 @@ PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchang
             auto staged = make_staged();
             // As with the others no rank allocates any more when the first has its path.
             exchange.gather(std::byte{});
-            return {.path = std::move(staged), .reason = {}};
+            return {.value = std::move(staged), .reason = {}};
         }
     }
 }
 
-PathOrReason PathMaker::nccl(const RankExchange& exchange) {
+device::OrReason<std::unique_ptr<Path>> PathMaker::nccl(const RankExchange& exchange) {
     auto path =
         std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = deps_.driver,
                                                           .nccl = *nccl_,
@@ -85,12 +86,13 @@ PathOrReason PathMaker::nccl(const RankExchange& exchange) {
                                                           .connect_limit = deps_.connect_limit,
                                                           .owner = deps_.owner});
     if (const auto failure = path->connect(exchange)) return refused(*failure);
-    return {.path = std::move(path), .reason = {}};
+    return {.value = std::move(path), .reason = {}};
 }
 
 template <class ArenaPath>
-PathOrReason PathMaker::over_arenas(const RankExchange& exchange, std::vector<int> reached,
-                                    bool writes) {
+device::OrReason<std::unique_ptr<Path>> PathMaker::over_arenas(const RankExchange& exchange,
+                                                               std::vector<int> reached,
+                                                               bool writes) {
     auto& transport = deps_.group.transport;
     const auto arenas = arenas_.emplace_back(
         std::make_shared<PeerArenas>(PeerArenas::Dependencies{.driver = deps_.driver,
@@ -102,11 +104,12 @@ PathOrReason PathMaker::over_arenas(const RankExchange& exchange, std::vector<in
                                                               .doorbell = transport.doorbell(),
                                                               .wait = transport.wait_settings()}));
     if (const auto failure = arenas->share()) return refused(*failure);
-    return {.path = std::make_unique<ArenaPath>(deps_.driver, arenas, results_), .reason = {}};
+    return {.value = std::make_unique<ArenaPath>(deps_.driver, arenas, results_), .reason = {}};
 }
 
-PathOrReason PathMaker::refused(const wire::SharingFailure& failure) const {
-    return {.path = nullptr,
+device::OrReason<std::unique_ptr<Path>> PathMaker::refused(
+    const wire::SharingFailure& failure) const {
+    return {.value = nullptr,
             .reason = fmt::format("rank {}: {}", world_rank(failure.rank), failure.cause)};
 }
 

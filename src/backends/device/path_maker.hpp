@@ -17,16 +17,11 @@
 #include "backends/device/results.hpp"
 #include "base/device_path.hpp"
 #include "device/device.hpp"
+#include "device/or_reason.hpp"
 #include "engine/backend.hpp"
 #include "wire/group/group.hpp"
 
 namespace guozhuang::backends {
-
-/// A path, or why it cannot be: on all ranks alike.
-struct PathOrReason {
-    std::unique_ptr<Path> path;
-    std::string reason;
-};
 
 /// Makes the paths of a process set, and owns what several of them use. By the thread that drives.
 class PathMaker {
@@ -53,7 +48,8 @@ public:
     /// conditions allow it.
     RankDevice own_device(const PathConditions& conditions);
     /// Tries a candidate: collective, and the same on all ranks. Throws what ends the job.
-    PathOrReason try_to_make(base::DevicePath path, const RankExchange& exchange);
+    device::OrReason<std::unique_ptr<Path>> try_to_make(base::DevicePath path,
+                                                        const RankExchange& exchange);
     /// These need no trial. They throw what the driver throws.
     std::unique_ptr<Path> make_lone() const;
     std::unique_ptr<Path> make_staged();
@@ -62,10 +58,11 @@ private:
     int rank() const noexcept { return deps_.group.group_rank; }
     int ranks() const noexcept { return static_cast<int>(deps_.group.ranks.size()); }
     int world_rank(int rank) const { return deps_.group.ranks[static_cast<std::size_t>(rank)]; }
-    PathOrReason nccl(const RankExchange& exchange);
+    device::OrReason<std::unique_ptr<Path>> nccl(const RankExchange& exchange);
     template <class ArenaPath>
-    PathOrReason over_arenas(const RankExchange& exchange, std::vector<int> reached, bool writes);
-    PathOrReason refused(const wire::SharingFailure& failure) const;
+    device::OrReason<std::unique_ptr<Path>> over_arenas(const RankExchange& exchange,
+                                                        std::vector<int> reached, bool writes);
+    device::OrReason<std::unique_ptr<Path>> refused(const wire::SharingFailure& failure) const;
     HostMover& mover();
     std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
 

@@ -280,7 +280,7 @@ std::shared_ptr<Stream> CudaDriver::wrap(StreamRef stream) {
     return wrapped_.wrap(device_at(stream.device.index), static_cast<cudaStream_t>(stream.native));
 }
 
-NcclOrReason CudaDriver::nccl(const std::string& wanted) {
+OrReason<Nccl*> CudaDriver::nccl(const std::string& wanted) {
     const bool is_limited = device_at(0).processor_limit() != 0;
     return nccl_of(
         wanted, [this](int device) -> CudaDevice& { return device_at(device); }, is_limited);

@@ -43,7 +43,7 @@ public:
 
     std::shared_ptr<Stream> make_stream(int device) override;
     std::shared_ptr<Stream> wrap(StreamRef stream) override;
-    NcclOrReason nccl(const std::string& wanted) override;
+    OrReason<Nccl*> nccl(const std::string& wanted) override;
 
     MemorySharing& sharing() noexcept override { return sharing_; }
 

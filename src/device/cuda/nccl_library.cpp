@@ -60,7 +60,7 @@ void* open_library(const std::string& wanted) {
 
 }  // namespace
 
-NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited) {
+OrReason<Nccl*> nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited) {
     static auto& mutex = *new base::Mutex;
     static CudaNccl* loaded = nullptr;
     if (wanted == "off") return {.reason = "GUOZHUANG_NCCL is off"};
@@ -68,7 +68,7 @@ NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices, bo
         const base::Lock lock(mutex);
         if (!loaded) loaded = new CudaNccl(nccl_functions_of(open_library(wanted)), devices);
         if (is_limited) require_cta_limit(loaded->functions());
-        return {.nccl = loaded};
+        return {.value = loaded};
     } catch (const Error& error) {
         return {.reason = error.what()};
     }

@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/nccl.hpp"
+#include "device/or_reason.hpp"
 
 namespace guozhuang::device {
 
@@ -13,6 +14,6 @@ using DeviceByIndex = std::function<CudaDevice&(int device)>;
 /// As Driver::nccl. A process has one NCCL: that which the program has loaded, else the first that
 /// was wanted and could be loaded. It is never unloaded.
 /// `is_limited`: it must be one that can be told how many CTAs to use.
-NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited);
+OrReason<Nccl*> nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited);
 
 }  // namespace guozhuang::device

@@ -2,7 +2,7 @@
 
 namespace guozhuang::device {
 
-NcclOrReason nccl_of(const std::string&, const DeviceByIndex&, bool) {
+OrReason<Nccl*> nccl_of(const std::string&, const DeviceByIndex&, bool) {
     return {.reason = "built without NCCL"};
 }
 

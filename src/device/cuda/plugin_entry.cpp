@@ -9,18 +9,11 @@
 namespace guozhuang::device {
 namespace {
 
-/// The driver, or the reason why there is none; one for the process, as CUDA is. Never destroyed,
-/// since streams may outlive static destruction, and the plugin is never unloaded.
-struct Answer {
-    Driver* driver = nullptr;
-    std::string reason = {};
-};
-
 std::string version_text(int version) {
     return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-Answer look_for_devices() {
+OrReason<Driver*> look_for_devices() {
     int version = 0, devices = 0;
     if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
         return {.reason = "no NVIDIA driver"};
@@ -32,10 +25,12 @@ Answer look_for_devices() {
         return {.reason = "no CUDA device"};
     if (status != cudaSuccess)
         return {.reason = std::string("CUDA failed: ") + cudaGetErrorString(status)};
-    return {.driver = new CudaDriver(devices)};
+    return {.value = new CudaDriver(devices)};
 }
 
-Answer look_without_throwing() noexcept {
+/// One for the process, as CUDA is. The driver is never destroyed, since streams may outlive static
+/// destruction, and the plugin is never unloaded.
+OrReason<Driver*> look_without_throwing() noexcept {
     try {
         return look_for_devices();
     } catch (const std::exception& error) {
@@ -51,5 +46,5 @@ extern "C" GUOZHUANG_API guozhuang::device::CudaPlugin guozhuang_cuda_plugin(
     if (std::string_view(build_id) != GUOZHUANG_BUILD_ID)
         return {.driver = nullptr, .reason = "build mismatch: the plugin is " GUOZHUANG_BUILD_ID};
     static const auto& answer = *new auto(guozhuang::device::look_without_throwing());
-    return {.driver = answer.driver, .reason = answer.reason.c_str()};
+    return {.driver = answer.value, .reason = answer.reason.c_str()};
 }

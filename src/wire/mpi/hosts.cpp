@@ -12,6 +12,7 @@
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "device/or_reason.hpp"
 #include "topology/host_grid.hpp"
 #include "topology/machine.hpp"
 #include "wire/mpi/mpi_library.hpp"
@@ -63,19 +64,13 @@ std::vector<Monitor::WatchedProcess> others_of(MPI_Comm host_comm, const Host& h
     return others;
 }
 
-/// Result of making something that this rank can do without: the object, or why there is none.
-template <class T>
-struct Attempt {
-    std::optional<T> made;
-    std::string failure;
-};
-
+/// Makes something that this rank can do without.
 template <class Make>
-auto attempt(Make&& make) -> Attempt<decltype(make())> {
+auto attempt(Make&& make) -> device::OrReason<decltype(make())> {
     try {
         return {make(), {}};
     } catch (const std::exception& error) {  // the other ranks wait for the answer, whatever it is
-        return {std::nullopt, error.what()};
+        return {nullptr, error.what()};
     }
 }
 
@@ -112,35 +107,34 @@ std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const 
     const auto listener = attempt([] { return std::make_unique<HostListener>(); });
     Introduction mine{.process = base::this_process()};
     base::host_name().copy(mine.host.data(), mine.host.size() - 1);
-    if (listener.made) mine.offer = (*listener.made)->offer();
+    if (listener.value) mine.offer = listener.value->offer();
     const auto next = exchange(world, mine, before, after),
                previous = exchange(world, mine, after, before);
     // The kernel connects with a process that listens, so both ends need not be there at the same
     // time; nor does a connection mean that the right process is there.
     auto onward = attempt(
         [&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
-    Attempt<std::shared_ptr<HostLink>> back;
-    if (exchange(world, onward.made.has_value(), after, before))
-        back = attempt(
-            [&] { return listener.made.value()->accept(base::deadline_after(time_to_link)); });
-    const bool is_accepted = exchange(world, back.made.has_value(), before, after);
-    if (onward.made && !is_accepted) {
-        (*onward.made)->close();
-        onward = {std::nullopt, "it has not answered"};
+    device::OrReason<std::shared_ptr<HostLink>> back;
+    if (exchange(world, onward.value != nullptr, after, before))
+        back = attempt([&] { return listener.value->accept(base::deadline_after(time_to_link)); });
+    const bool is_accepted = exchange(world, back.value != nullptr, before, after);
+    if (onward.value && !is_accepted) {
+        onward.value->close();
+        onward = {nullptr, "it has not answered"};
     }
-    if (!listener.made)
+    if (!listener.value)
         base::log_warning(fmt::format("rank {} (host {}) cannot connect with this one: {}", before,
-                                      previous.host.data(), listener.failure));
-    if (!onward.made) {
+                                      previous.host.data(), listener.reason));
+    if (!onward.value) {
         base::log_warning(
             fmt::format("no TCP connection with rank {} (host {}): {}; should all ranks of a host "
                         "die at once, the others "
                         "may not notice (GUOZHUANG_STALL_ERROR_S limits how long they wait)",
-                        after, next.host.data(), onward.failure));
+                        after, next.host.data(), onward.reason));
     }
     std::vector<Monitor::WatchedProcess> linked;
-    if (back.made) linked.push_back({before, previous.process, previous.host.data(), *back.made});
-    if (onward.made) linked.push_back({after, next.process, next.host.data(), *onward.made});
+    if (back.value) linked.push_back({before, previous.process, previous.host.data(), back.value});
+    if (onward.value) linked.push_back({after, next.process, next.host.data(), onward.value});
     return linked;
 }
 
