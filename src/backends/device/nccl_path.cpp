@@ -120,7 +120,7 @@ void NcclPath::wait_for_end(std::chrono::milliseconds limit) const {
 }
 
 /// Returns when NCCL has enqueued the calls, so that what is enqueued next is behind them.
-void NcclPath::group(const Calls& calls) {
+void NcclPath::group(const std::function<void(device::NcclCommunicator&)>& calls) {
     const auto connected = communicator();
     try {
         connected->group(calls);

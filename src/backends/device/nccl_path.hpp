@@ -56,7 +56,6 @@ public:
     void stop() noexcept override;
 
 private:
-    using Calls = std::function<void(device::NcclCommunicator&)>;
     /// Tensors that one call moves as one: a large one, or small ones of one dtype.
     struct FusedTensors {
         DType dtype = DType::f32;
@@ -83,7 +82,7 @@ private:
     void begin_to_connect(const device::NcclId& id, const RankExchange& ranks);
     [[noreturn]] void throw_late() const;
     void wait_for_end(std::chrono::milliseconds limit) const;
-    void group(const Calls& calls);
+    void group(const std::function<void(device::NcclCommunicator&)>& calls);
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
     void find_memory(Round& round);

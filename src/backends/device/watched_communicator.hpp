@@ -45,8 +45,6 @@ public:
     bool stop(const base::Doorbell& job, std::chrono::milliseconds most_time_to_abort) noexcept;
 
 private:
-    using Bundles = std::list<std::weak_ptr<engine::StreamBundle>>;
-
     explicit WatchedCommunicator(std::unique_ptr<device::NcclCommunicator> communicator)
         : communicator_(std::move(communicator)) {}
 
@@ -63,7 +61,7 @@ private:
     std::unique_ptr<device::NcclCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);
     bool is_ready_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< as far as was asked
     base::Mutex bundles_mutex_;
-    Bundles bundles_ GUOZHUANG_GUARDED_BY(bundles_mutex_);
+    std::list<std::weak_ptr<engine::StreamBundle>> bundles_ GUOZHUANG_GUARDED_BY(bundles_mutex_);
     base::Doorbell bell_;
     std::atomic<bool> released_{false}, stopped_{false}, has_failed_{false}, has_ended_{false};
     std::thread thread_;
