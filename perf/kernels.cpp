@@ -62,9 +62,9 @@ std::vector<Loop> loops_of(DType dtype, std::size_t bytes, Memories& memories) {
         {"reduce 2", dtype, 3 * bytes, [=] { kernels.combine(into, left, right); }}};
     const std::vector<std::span<const std::byte>> four{left, right, memories.third.first(bytes),
                                                        memories.fourth.first(bytes)};
-    loops.push_back({"reduce 4", dtype, 5 * bytes, [=, reduce = device::HostReduce(dtype, op, 1)] {
-                         reduce.combine_tree(into, four);
-                     }});
+    loops.push_back(
+        {"reduce 4", dtype, 5 * bytes,
+         [=, reduce = device::HostReduce({op, dtype, 1})] { reduce.combine_tree(into, four); }});
     if (partial_bytes != bytes) {
         loops.push_back(
             {"cast to f32", dtype, bytes + partial_bytes, [=] { kernels.widen(partials, left); }});

@@ -19,21 +19,6 @@ using Kind = protocol::LogEntry::Kind;
 constexpr std::chrono::milliseconds poll_time(20);
 constexpr std::chrono::microseconds shortest_nap(20), longest_nap(320);
 
-Context context_of(const Engine::Dependencies& dependencies) {
-    const auto& group_ranks = dependencies.negotiator.group_ranks;
-    return {.job = dependencies.job,
-            .timeline = dependencies.timeline,
-            .group_ranks = group_ranks,
-            .rank = group_ranks.world_rank(dependencies.control.rank()),
-            .size = dependencies.control.size(),
-            .doorbell = dependencies.doorbell,
-            .activity = dependencies.activity,
-            .wait = dependencies.wait,
-            .set = group_ranks.are_the_world()
-                       ? nullptr
-                       : std::make_shared<const std::string>(group_ranks.name())};
-}
-
 }  // namespace
 
 /// Counts a caller that waits, and so drives. When it leaves, it wakes another driver if anything
@@ -60,7 +45,7 @@ private:
 };
 
 Engine::Engine(const Dependencies& dependencies)
-    : context_(context_of(dependencies)),
+    : context_(dependencies.context),
       queue_(context_, life_),
       executor_(context_, dependencies.provider),
       eager_calls_(context_, queue_, dependencies.negotiator.policy),

@@ -46,17 +46,11 @@ class Engine final : public ProgressSource,
                      public std::enable_shared_from_this<Engine> {
 public:
     struct Dependencies {
+        Context context;
         Control& control;
         Mail& mail;
-        base::Doorbell& doorbell;
-        trace::Activity& activity;  ///< lives as long as the doorbell
-        base::WaitSettings wait;
         protocol::Negotiator::Options negotiator;
         StallLimits stalls = {};
-        /// Keeps the doorbell alive: callers may still wait at it when the session is gone.
-        std::shared_ptr<JobControl> job;
-        /// The rank's timeline, of all its process sets.
-        std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
         /// Null if all executors are added before the first request.
         DeviceProvider* provider = nullptr;
     };

@@ -28,11 +28,12 @@ struct MessageSlot {
     bool is_taken = false;                   ///< guarded by the lock of MessageSlots
 };
 
-/// The slots of a device. They are kept, since allocating pinned memory may wait for the device.
-/// Sizes are powers of two, so a size that comes again finds a slot. Larger slots are not rounded
-/// up: a message takes any that is large enough, and where none is, those that are too small make
-/// way for a new one. There are only as many streams as messages at once: a GPU takes the work of
-/// streams beyond a few in shared queues, where one that is held up holds up others. Thread-safe.
+/// The slots of a device. They are kept, since allocating pinned memory may wait for the device,
+/// and freeing it does. Sizes are powers of two, so a size that comes again finds a slot. Larger
+/// slots are not rounded up: a message takes any that is large enough, and where none is, those
+/// that are too small make way for a new one. There are only as many streams as messages at once: a
+/// GPU takes the work of streams beyond a few in shared queues, where one that is held up holds up
+/// others. Thread-safe.
 class MessageSlots {
 public:
     static constexpr std::size_t largest_rounded_bytes = std::size_t{64} << 20;

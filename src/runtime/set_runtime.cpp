@@ -47,16 +47,22 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
     auto wait = transport.wait_settings();
     wait.audience = base::audience_of(id_.context);
     engine_ = std::make_shared<engine::Engine>(engine::Engine::Dependencies{
+        .context = {.job = resources_->transport,
+                    .timeline = resources_->timeline,
+                    .group_ranks = group_ranks_,
+                    .rank = transport.rank(),
+                    .size = control_.size(),
+                    .doorbell = transport.doorbell(),
+                    .activity = transport.activity(),
+                    .wait = wait,
+                    .set = id_.context == 0
+                               ? nullptr
+                               : std::make_shared<const std::string>(group_ranks_.name())},
         .control = control_,
         .mail = mail_,
-        .doorbell = transport.doorbell(),
-        .activity = transport.activity(),
-        .wait = wait,
         .negotiator = negotiator_options(resources_->config, group_ranks_,
                                          group_with({id_.context, wire::Lane::host_data})),
         .stalls = {.warn = resources_->config.stall_warn, .error = resources_->config.stall_error},
-        .job = resources_->transport,
-        .timeline = resources_->timeline,
         .provider = this});
     auto group = group_with({id_.context, wire::Lane::host_data});
     group.pump = engine_.get();  // bundles of host tensors run on the thread that drives it

@@ -22,14 +22,14 @@ TYPE = re.compile(
     r"(?:\w+::)*(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{|\busing\s+(\w+)\s*=|\bconcept\s+(\w+)"
 )
 LIMITS = {
-    "lines of the library": 37_000,
-    "lines of tests for 100 of the library": 120,
-    "names of types": 560,
-    "names on the way of an allreduce on the host": 240,
-    "names on the way of an allreduce on a GPU": 270,
+    "lines of the library": 36_700,
+    "lines of tests for 100 of the library": 118,
+    "names of types": 520,
+    "names on the way of an allreduce on the host": 225,
+    "names on the way of an allreduce on a GPU": 265,
     "units of the longer way": 25,
     "cases of operations in src": 0,
-    "structs with an op or a scale": 9,
+    "structs with an op or a scale": 7,
     "entries of the glossary": 150,
 }
 

@@ -13,7 +13,7 @@ using Tensors = std::vector<Tensor>;
 
 /// Runs the adasum of floats on a thread per rank, of each rank's row, in place.
 void adasum_all(ByRank<float>& tensors) {
-    const device::HostReduce reduce(DType::f32, ReduceOp::sum, 1);
+    const device::HostReduce reduce({ReduceOp::sum, DType::f32, 1});
     on_each_rank(tensors, [&](ThreadWire& wire, TensorSpans own) {
         TestScratch scratch(adasum::allreduce_scratch_bytes<ThreadWire>(own, reduce, wire.size()));
         adasum::allreduce(wire, {own, scratch.span(), reduce, device::adasum_for(DType::f32)});
@@ -69,7 +69,7 @@ struct AdasumOutcome {
 };
 
 AdasumOutcome run_adasum(std::vector<Tensors> tensors, DType dtype) {
-    const device::HostReduce reduce(dtype, ReduceOp::sum, 1);
+    const device::HostReduce reduce({ReduceOp::sum, dtype, 1});
     auto wires = test::run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
         std::vector<std::span<std::byte>> spans;
         for (auto& tensor : tensors[static_cast<std::size_t>(wire.rank())])

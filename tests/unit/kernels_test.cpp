@@ -254,7 +254,7 @@ std::vector<T> all_values() {
 TEMPLATE_TEST_CASE("every 16-bit float survives widening and narrowing", "[kernels]", Half,
                    BFloat16) {
     on_every_target([] {
-        const HostReduce reduce(dtype_of<TestType>, ReduceOp::sum, 1);
+        const HostReduce reduce({ReduceOp::sum, dtype_of<TestType>, 1});
         const auto values = all_values<TestType>();
         std::vector<float> wide(values.size());
         std::vector<TestType> back(values.size());
@@ -277,7 +277,7 @@ TEMPLATE_TEST_CASE("the kernels narrow as the scalar conversions do", "[kernels]
     // Every other number is in the range of f16.
     for (std::size_t i = 0; i < wide.size(); i += 2) wide[i] = 0x33000000u + wide[i] % 0x15000000u;
     on_every_target([&] {
-        const HostReduce reduce(dtype_of<TestType>, ReduceOp::sum, 1);
+        const HostReduce reduce({ReduceOp::sum, dtype_of<TestType>, 1});
         std::vector<TestType> narrow(wide.size());
         reduce.narrow(std::as_writable_bytes(std::span(narrow)), as_elements(wide));
         int wrong = 0;
@@ -295,7 +295,7 @@ TEST_CASE("combine agrees with the oracle, at any length, unaligned and in place
     std::mt19937 random(test::seed());
     on_every_target([&] {
         for_every_reduction([&](DType dtype, ReduceOp op) {
-            const HostReduce reduce(dtype, op, 1);
+            const HostReduce reduce({op, dtype, 1});
             for (const auto count : lengths) {
                 INFO(count << " elements");
                 auto left = random_tensor(dtype, count, random, 1),
@@ -340,7 +340,7 @@ TEST_CASE("min and max do not depend on the order of operands, bit for bit", "[k
     on_every_target([&] {
         for_every_reduction([&](DType dtype, ReduceOp op) {
             if (op != ReduceOp::min && op != ReduceOp::max) return;
-            const HostReduce reduce(dtype, op, 1);
+            const HostReduce reduce({op, dtype, 1});
             auto left = random_tensor(dtype, 1000, random),
                  right = random_tensor(dtype, 1000, random);
             Bytes one(left.bytes().size()), other(left.bytes().size());
@@ -363,10 +363,10 @@ TEST_CASE("finish divides, then scales, in the tensor's own type", "[kernels]") 
                 const auto average = expected_finish(dtype, 3, postscale, tensor.bytes());
                 const auto scaled = expected_finish(dtype, 1, postscale, tensor.bytes());
                 auto copy = tensor;
-                HostReduce(dtype, ReduceOp::average, 3, postscale).finish(copy.bytes());
+                HostReduce({ReduceOp::average, dtype, 3, postscale}).finish(copy.bytes());
                 CHECK(same(dtype, copy.bytes(), average));
                 copy = tensor;
-                HostReduce(dtype, ReduceOp::max, 3, postscale).finish(copy.bytes());
+                HostReduce({ReduceOp::max, dtype, 3, postscale}).finish(copy.bytes());
                 CHECK(same(dtype, copy.bytes(), scaled));
                 device::scale(dtype, tensor.bytes(), postscale);
                 CHECK(same(dtype, tensor.bytes(), scaled));
@@ -376,33 +376,33 @@ TEST_CASE("finish divides, then scales, in the tensor's own type", "[kernels]") 
 }
 
 TEST_CASE("integers wrap, and their average is truncated toward zero", "[kernels]") {
-    CHECK(reduced<std::int32_t>(HostReduce(DType::i32, ReduceOp::average, 2), -4, -3) == -3);
-    CHECK(reduced<std::int64_t>(HostReduce(DType::i64, ReduceOp::average, 2), 4, 3) == 3);
-    CHECK(reduced<std::uint8_t>(HostReduce(DType::u8, ReduceOp::sum, 2), 200, 100) == 44);
-    CHECK(reduced<std::uint8_t>(HostReduce(DType::u8, ReduceOp::average, 300), 200, 55) == 0);
-    CHECK(reduced<std::int8_t>(HostReduce(DType::i8, ReduceOp::average, 2), 100, 100) == -28);
-    CHECK(reduced<std::int64_t>(HostReduce(DType::i64, ReduceOp::sum, 2),
+    CHECK(reduced<std::int32_t>(HostReduce({ReduceOp::average, DType::i32, 2}), -4, -3) == -3);
+    CHECK(reduced<std::int64_t>(HostReduce({ReduceOp::average, DType::i64, 2}), 4, 3) == 3);
+    CHECK(reduced<std::uint8_t>(HostReduce({ReduceOp::sum, DType::u8, 2}), 200, 100) == 44);
+    CHECK(reduced<std::uint8_t>(HostReduce({ReduceOp::average, DType::u8, 300}), 200, 55) == 0);
+    CHECK(reduced<std::int8_t>(HostReduce({ReduceOp::average, DType::i8, 2}), 100, 100) == -28);
+    CHECK(reduced<std::int64_t>(HostReduce({ReduceOp::sum, DType::i64, 2}),
                                 std::numeric_limits<std::int64_t>::max(),
                                 1) == std::numeric_limits<std::int64_t>::min());
     constexpr auto most = std::numeric_limits<std::uint64_t>::max();
-    CHECK(reduced<std::uint16_t>(HostReduce(DType::u16, ReduceOp::sum, 2), 65'535, 3) == 2);
-    CHECK(reduced<std::uint32_t>(HostReduce(DType::u32, ReduceOp::average, 2), 4'000'000'000, 5) ==
-          2'000'000'002);
-    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::sum, 2), most, 3) == 2);
-    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::average, 2), most - 4, 1) ==
+    CHECK(reduced<std::uint16_t>(HostReduce({ReduceOp::sum, DType::u16, 2}), 65'535, 3) == 2);
+    CHECK(reduced<std::uint32_t>(HostReduce({ReduceOp::average, DType::u32, 2}), 4'000'000'000,
+                                 5) == 2'000'000'002);
+    CHECK(reduced<std::uint64_t>(HostReduce({ReduceOp::sum, DType::u64, 2}), most, 3) == 2);
+    CHECK(reduced<std::uint64_t>(HostReduce({ReduceOp::average, DType::u64, 2}), most - 4, 1) ==
           (most - 3) / 2);
-    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::min, 2), most, 1) == 1);
-    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::max, 2), most, 1) == most);
+    CHECK(reduced<std::uint64_t>(HostReduce({ReduceOp::min, DType::u64, 2}), most, 1) == 1);
+    CHECK(reduced<std::uint64_t>(HostReduce({ReduceOp::max, DType::u64, 2}), most, 1) == most);
 }
 
 TEST_CASE("an average of 16-bit floats is rounded once", "[kernels]") {
-    const HostReduce half(DType::f16, ReduceOp::average, 2);
+    const HostReduce half({ReduceOp::average, DType::f16, 2});
     // The average is right, though the sum is beyond f16.
     CHECK(reduced(half, Half{0x7bff}, Half{0x7bff}).bits == 0x7bff);
-    const HostReduce third(DType::bf16, ReduceOp::average, 3, 3.0);
+    const HostReduce third({ReduceOp::average, DType::bf16, 3, 3.0});
     CHECK(reduced(third, to_bfloat16(256.0f), to_bfloat16(1.0f)) ==
           to_bfloat16(257.0f / 3.0f * 3.0f));
-    const HostReduce scaled(DType::bf16, ReduceOp::sum, 2, 3.0);
+    const HostReduce scaled({ReduceOp::sum, DType::bf16, 2, 3.0});
     // The result before rounding is 771; the rounded sum would give 768.
     CHECK(to_float(reduced(scaled, to_bfloat16(256.0f), to_bfloat16(1.0f))) == 772.0f);
 }
@@ -410,7 +410,7 @@ TEST_CASE("an average of 16-bit floats is rounded once", "[kernels]") {
 TEST_CASE("an average is a division, also of the smallest numbers and by powers of two",
           "[kernels]") {
     const auto average = [](DType dtype, int ranks, auto sum) {
-        return reduced(HostReduce(dtype, ReduceOp::average, ranks), sum, decltype(sum)());
+        return reduced(HostReduce({ReduceOp::average, dtype, ranks}), sum, decltype(sum)());
     };
     for (const double sum : {1.0, -3.0, 0x1p-149, 0x3p-149, 0x7p-127, 0x1.fffffep127, 0x3p-1074})
         for (const int ranks : {1, 2, 3, 4, 5, 8, 1024, 1 << 30}) {
@@ -433,8 +433,8 @@ TEST_CASE("combine_tree is widen, combine_partials and narrow along the balanced
         for_every_reduction([&](DType dtype, ReduceOp op) {
             for (std::size_t ranks = 1; ranks <= 9; ++ranks) {
                 INFO(ranks << " inputs");
-                const HostReduce reduce(dtype, op, static_cast<int>(ranks),
-                                        is_floating(dtype) && ranks % 2 == 1 ? 0.7 : 1.0);
+                const HostReduce reduce({op, dtype, static_cast<int>(ranks),
+                                         is_floating(dtype) && ranks % 2 == 1 ? 0.7 : 1.0});
                 const std::size_t count = 500 * ranks + ranks;
                 std::vector<Tensor> tensors;
                 for (std::size_t i = 0; i < ranks; ++i)
@@ -459,7 +459,7 @@ TEST_CASE("the tree splits at the largest power of two", "[kernels]") {
     std::vector<Elements> inputs;
     for (const auto& value : values) inputs.push_back(as_elements(value));
     std::vector<float> result(1);
-    HostReduce(DType::f32, ReduceOp::sum, 7)
+    HostReduce({ReduceOp::sum, DType::f32, 7})
         .combine_tree(std::as_writable_bytes(std::span(result)), inputs);
     CHECK(result[0] == ((big + 1) + (1.0f + 1)) + ((1.0f + 1) + -big));
     CHECK(result[0] == 4.0f);  // from left to right it would be 0
@@ -484,14 +484,14 @@ TEST_CASE("adasum gives the same bits on every processor, and those of its formu
 
 TEST_CASE("what a dtype cannot do is refused", "[kernels]") {
     for (const auto dtype : all_dtypes) {
-        CHECK_THROWS_AS(HostReduce(dtype, ReduceOp::adasum, 2), Error);
+        CHECK_THROWS_AS(HostReduce({ReduceOp::adasum, dtype, 2}), Error);
         if (!is_floating(dtype)) CHECK_THROWS_AS(device::adasum_for(dtype), Error);
     }
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::product}) {
-        CHECK_THROWS_AS(HostReduce(DType::boolean, op, 2), Error);
+        CHECK_THROWS_AS(HostReduce({op, DType::boolean, 2}), Error);
     }
-    CHECK_THROWS_AS(HostReduce(DType::i32, ReduceOp::sum, 2, 0.5), Error);
-    CHECK_THROWS_AS(HostReduce(DType::f32, ReduceOp::average, 0), Error);
+    CHECK_THROWS_AS(HostReduce({ReduceOp::sum, DType::i32, 2, 0.5}), Error);
+    CHECK_THROWS_AS(HostReduce({ReduceOp::average, DType::f32, 0}), Error);
     std::vector<std::int32_t> values{1, 2};
     CHECK_THROWS_AS(device::scale(DType::i32, std::as_writable_bytes(std::span(values)), 2.0),
                     Error);

@@ -176,14 +176,15 @@ public:
     }
 
     device::HostReduce reduce(DType dtype, ReduceOp op) const {
-        return {dtype, op, bundle_.contributors, bundle_.description->postscale};
+        return device::HostReduce(
+            {op, dtype, bundle_.contributors, bundle_.description->postscale});
     }
     SumSite sum_site(DType dtype, std::span<const std::span<std::byte>> tensors, std::size_t bytes,
                      std::size_t segment_bytes) {
         if (stages()) backend_.tuner_->group().begin();
         return {backend_,
                 {.reduce = reduce(dtype, op()),
-                 .within = {dtype, op(), 1},
+                 .within = device::HostReduce({op(), dtype}),
                  .tensors = tensors,
                  .bytes = bytes,
                  .segment_bytes = segment_bytes}};

@@ -41,11 +41,12 @@ struct HostReduce::Block {
     }
 };
 
-HostReduce::HostReduce(DType dtype, ReduceOp op, int ranks, double postscale)
-    : kernels_(kernels_for(dtype, op)),
-      finish_{.divisor = checked_divisor(op, ranks), .scale = checked_scale(dtype, postscale)},
-      element_bytes_(size_of(dtype)),
-      partial_bytes_(partial_size_of(dtype)) {}
+HostReduce::HostReduce(const Reduction& reduction)
+    : kernels_(kernels_for(reduction.dtype, reduction.op)),
+      finish_{.divisor = checked_divisor(reduction.op, reduction.contributors),
+              .scale = checked_scale(reduction.dtype, reduction.postscale)},
+      element_bytes_(size_of(reduction.dtype)),
+      partial_bytes_(partial_size_of(reduction.dtype)) {}
 
 void HostReduce::combine(std::span<std::byte> into, std::span<const std::byte> left,
                          std::span<const std::byte> right) const {

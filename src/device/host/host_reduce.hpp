@@ -6,6 +6,7 @@
 
 #include "collectives/concepts/reduce.hpp"
 #include "device/host/kernels.hpp"
+#include "device/reduction.hpp"
 
 namespace guozhuang::device {
 
@@ -13,10 +14,9 @@ namespace guozhuang::device {
 /// it.
 class HostReduce final : public Reduce {
 public:
-    /// `ranks`: how many contributions an average divides by (>= 1; other ops ignore it).
-    /// `postscale`: multiplies the full result. Throws Error(invalid_argument) for an op that the
-    /// dtype does not have, and for a postscale other than 1 on integers and boolean.
-    HostReduce(DType dtype, ReduceOp op, int ranks, double postscale = 1.0);
+    /// Throws Error(invalid_argument) for an op that the dtype does not have, for less than one
+    /// contributor, and for a postscale other than 1 on integers and boolean.
+    explicit HostReduce(const Reduction& reduction);
 
     std::size_t element_bytes() const noexcept override { return element_bytes_; }
     std::size_t partial_bytes() const noexcept override { return partial_bytes_; }

@@ -66,14 +66,18 @@ public:
           script_(run),
           backend_(std::move(run)),
           numbers_(static_cast<std::size_t>(options.elements)) {
-        engine_ = std::make_shared<engine::Engine>(
-            engine::Engine::Dependencies{.control = control_,
-                                         .mail = options.mail ? *options.mail : mail_,
-                                         .doorbell = transport_->doorbell(),
-                                         .activity = transport_->activity(),
-                                         .wait = transport_->wait_settings(),
-                                         .negotiator = {},
-                                         .job = options.job ? options.job : transport_});
+        engine_ = std::make_shared<engine::Engine>(engine::Engine::Dependencies{
+            .context = {.job = options.job ? options.job : transport_,
+                        .timeline = std::make_shared<trace::Timeline>(),
+                        .group_ranks = {},
+                        .rank = control_.rank(),
+                        .size = control_.size(),
+                        .doorbell = transport_->doorbell(),
+                        .activity = transport_->activity(),
+                        .wait = transport_->wait_settings()},
+            .control = control_,
+            .mail = options.mail ? *options.mail : mail_,
+            .negotiator = {}});
         engine_->add_executor(DeviceKind::host, &backend_);
         if (options.own_thread) engine_->start();
     }

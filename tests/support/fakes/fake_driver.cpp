@@ -223,8 +223,7 @@ public:
         check_reduction(reduction, outputs, inputs);
         ours(stream).launch([reduction, outputs = std::vector(outputs.begin(), outputs.end()),
                              inputs = std::vector(inputs.begin(), inputs.end())] {
-            const HostReduce reduce(reduction.dtype, reduction.op, reduction.contributors,
-                                    reduction.postscale);
+            const HostReduce reduce(reduction);
             std::vector<std::byte> result(outputs.front().size());
             reduce.combine_tree(result, inputs);
             for (const auto& output : outputs) std::ranges::copy(result, output.begin());

@@ -84,7 +84,8 @@ inline void check_reduction_like_host(device::Driver& driver, device::Stream& st
             device_inputs.push_back(part(memories[i].device(), i));
         }
         std::vector<std::byte> expected(count * element);
-        device::HostReduce(dtype, op, contributors, postscale).combine_tree(expected, host_inputs);
+        device::HostReduce({op, dtype, contributors, postscale})
+            .combine_tree(expected, host_inputs);
         const std::span<std::byte> outputs[] = {part(memories[inputs - 1].device(), inputs - 1),
                                                 part(memories[inputs].device(), inputs)};
         driver.reduce(stream, reduction, outputs, device_inputs);
