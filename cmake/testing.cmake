@@ -6,9 +6,9 @@
 find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 
-# guozhuang_keeps_cores_busy(SECONDS TEST...): tests that compute on every core, on two cores for so
-# long. They start first, the longest before the others, and one at a time: each takes two of the
-# three processors that ./run test counts for a core. Tests that wait run beside them.
+# guozhuang_keeps_cores_busy(SECONDS TEST...): tests that compute on every core, and how long each
+# takes on two. ctest starts the longest first, and under ./run test one of them at a time: each
+# takes two of the three processors that are counted for a core. Tests that wait run beside them.
 function(guozhuang_keeps_cores_busy seconds)
   math(EXPR processors "2 * ${GUOZHUANG_CORES}")
   set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${processors} COST ${seconds})

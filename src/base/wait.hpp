@@ -63,9 +63,9 @@ constexpr Audience audience_of(std::uint16_t context) noexcept {
     return Audience{3} << (2 * index);
 }
 
-/// Wakes the threads that sleep in this way or one before it. To be called once the news is
-/// visible, by any thread of any process that has the doorbell mapped. Costs a system call only if
-/// such a thread sleeps.
+/// Wakes the threads that sleep in this way or one before it, and perhaps others, who sleep on. To
+/// be called once the news is visible, by any thread of any process that has the doorbell mapped.
+/// Costs a system call only if such a thread sleeps.
 void ring(Doorbell& bell, Sleepers up_to = Sleepers::idle, Audience audience = everybody) noexcept;
 
 /// Rings for_news only if a thread sleeps so or is about to, so it costs nothing while the other

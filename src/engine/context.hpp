@@ -26,7 +26,7 @@ struct Context {
     /// The set's name, for the timeline; null for the world.
     std::shared_ptr<const std::string> set = nullptr;
 
-    /// Wakes threads of this rank that wait for news of this set.
+    /// Rings this rank's doorbell for the threads that wait for this set; see base::ring().
     void ring(base::Sleepers up_to) const noexcept { base::ring(doorbell, up_to, wait.audience); }
 };
 

@@ -128,8 +128,8 @@ public:
     /// whose copies there is no memory, is waited for. Throws what ended the job.
     void release_tensors(const OwnsTensors& owner);
     /// Runs `action` while no bundle of this engine moves on the host, and returns its result.
-    /// Returns false at once if a bundle moves. If the action throws, no caller is woken, so this
-    /// thread must drive on.
+    /// Returns false at once if a bundle moves. If the action throws, no caller is woken: those
+    /// that wait behind this thread look again by themselves, after sleep_limit at the latest.
     template <class Action>
     bool try_between_bundles(const Action& action) {
         if (!mutex_.try_lock()) return false;

@@ -278,6 +278,7 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
     closing_ = nullptr;
     std::swap(tables, tables_);
     const auto note_end = [&](const std::shared_ptr<Pending>& pending) {
+        pending->take_staged();  // handles may outlive the device's executor
         if (set_ended(*pending, first)) ended_.push(pending);
     };
     for (const auto& [name, pending] : tables.named)

@@ -376,7 +376,7 @@ GONE = {
     "thread peers": "thread group", "traffic plan": "traffic schedule", "untold": "unlisted",
 }
 GONE_NAMES = {
-    "Departure": "Shutdown", "Letter": "P2pOperation", "Levels": "Hierarchy",
+    "Departure": "Shutdown", "Letter": "Request", "Levels": "Hierarchy",
     "Meeting": "Exchange", "Members": "GroupRanks", "Neighbour": "HostRank",
     "Notice": "AbortNotice", "Part": "RecordType, FusedTensors or LocalRegion",
     "Peer": "HostRank, WatchedProcess or Baseline", "Peers": "PairwiseExchange",

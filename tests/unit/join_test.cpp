@@ -55,6 +55,21 @@ TEST_CASE("only what the same ranks have not submitted is fused") {
     CHECK(three.log(0)[1].absent == std::vector<int>{1});
 }
 
+TEST_CASE("descriptions for a joined rank share an entry only as far as a message holds it") {
+    Negotiation two(2, {});
+    two.join(1);
+    two.settle();
+    for (int i = 0; i < 64; ++i) {
+        auto described = tensor(std::to_string(i));
+        described.tensors.front().name = std::string(60'000, 'n');
+        two.submit(0, "name " + std::to_string(i), described);
+    }
+    two.flush(0);
+    for (const auto& message : two.links().at({0, 1})) CHECK(message.size() < (2u << 20) + 65'536);
+    two.settle();
+    CHECK(two.log(1).size() > 1);
+}
+
 TEST_CASE("the last to join is the one whose word came last") {
     Negotiation three(3, {});
     for (const int rank : {2, 0, 1}) {

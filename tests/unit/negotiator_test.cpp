@@ -152,6 +152,18 @@ TEST_CASE(
     CHECK(chain.at(0).holdings().rounds == 0);
 }
 
+TEST_CASE("a rank that discards says so to all, also to one that differs besides") {
+    auto three = ranks(3, {});
+    three.submit(0, tensor("a"));
+    three.submit(1, tensor("a", {5}));
+    auto discarding = tensor("a");
+    discarding.discarded = "bad batch";
+    three.submit(2, discarding);
+    three.settle();
+    CHECK(three.log(0).back().code == ErrorCode::discarded);
+    CHECK(three.log(0).back().text == "allreduce 'a' was discarded by rank 2: bad batch");
+}
+
 TEST_CASE("long names share an entry only as far as a message holds it") {
     auto two = ranks(2);
     for (int i = 0; i < 64; ++i)

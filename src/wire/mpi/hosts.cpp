@@ -116,7 +116,10 @@ std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const 
         [&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
     device::OrReason<std::shared_ptr<HostLink>> back;
     if (exchange(world, onward.value != nullptr, after, before))
-        back = attempt([&] { return listener.value->accept(base::deadline_after(time_to_link)); });
+        back = attempt([&] {
+            if (!listener.value) throw Error(ErrorCode::unavailable, listener.reason);
+            return listener.value->accept(base::deadline_after(time_to_link));
+        });
     const bool is_accepted = exchange(world, back.value != nullptr, before, after);
     if (onward.value && !is_accepted) {
         onward.value->close();

@@ -7,6 +7,7 @@ import torch
 from scripts_test import Scripts
 from training_test import Model, loss_of, momentum, sgd
 
+import guozhuang as gz
 import guozhuang.torch as hvd
 
 
@@ -166,6 +167,23 @@ class Frozen(Trained):
             self.train(pair, (1, 3))
             self.expect_pair(pair)
             self.assertEqual(model.embedding.weight.grad.is_sparse, sparse)
+
+    def test_discarded_beside_a_sparse_mismatch(self):
+        """All ranks agree again after it, also those for which the mismatch came first."""
+        weight = torch.nn.Parameter(torch.ones(3, 2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("w", weight)])
+
+        def step():
+            weight.grad = None
+            torch.nn.functional.embedding(torch.tensor([0]), weight, sparse=True).sum().backward()
+            optimizer.step()
+
+        step()
+        weight.grad = None if self.is_last else torch.ones(3, 2).to_sparse(2)
+        with self.assertRaises(gz.Error):
+            optimizer.discard("bad image 47.png") if self.is_last else optimizer.step()
+        step()
+        self.assertEqual(weight.tolist(), [[-1, -1], [1, 1], [1, 1]])
 
     def test_whole_modules(self):
         """Which backward cannot come to, unless their inputs require a gradient."""

@@ -151,6 +151,7 @@ STATUS_FUNCTIONS = {
     "gz_reducer_close": (c_void_p,),
     "gz_reducer_is_used": (c_void_p, c_size_t, _INT),
     "gz_reducer_is_closed": (c_void_p, _INT),
+    "gz_reducer_is_synchronised": (c_void_p, _INT),
     "gz_reducer_synchronize_for": (c_void_p, c_int64, _INT),
     "gz_reducer_finish_pass": (c_void_p, c_void_p, c_void_p, _INT),
     "gz_reducer_discard": (c_void_p, c_char_p),

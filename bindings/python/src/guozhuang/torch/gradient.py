@@ -78,7 +78,7 @@ class Gradient:
         it: a `grad` that is kept then must not lie there."""
         kept, grad = self.parameter.grad, self.parameter.grad if self.is_used else None
         if self.buffer is None:
-            self._send_sparse(grad, label, options)
+            self.send_sparse(grad, label, options)
             return
         if grad is None:
             if kept is not None and self._lies_in_buffer(kept):
@@ -91,7 +91,7 @@ class Gradient:
         if options.predivide_factor != 1:
             self.buffer.div_(options.predivide_factor)
 
-    def _send_sparse(self, grad, label, options):
+    def send_sparse(self, grad, label, options):
         """Sends no elements if there is no `grad`."""
         if self._sparse is not None:
             return

@@ -34,9 +34,9 @@ class Gradients:
     first batch.
     """
 
-    def __init__(self, named_parameters, options, passes=1, label=None):
-        """Without a label this gets one when it is first used."""
-        self._options, self._label = options, label
+    def __init__(self, named_parameters, options, passes=1, is_copy=False):
+        """A copy gets its label when it is first used: not all ranks may have one."""
+        self._options, self._label = options, None
         self._gradients, self._lock = [], threading.Lock()
         self._last_number, self._joins = 0, None  # of a reducer; when the ranks agreed
         self.batch = 0  # the number of this one, of those on this rank
@@ -45,6 +45,8 @@ class Gradients:
         self._forget()
         self.set_passes(passes)
         self.add(named_parameters)
+        if not is_copy:
+            self._label = next_label(options.process_set)
 
     @property
     def label(self):
@@ -61,7 +63,8 @@ class Gradients:
     @torch.enable_grad()
     def add(self, named_parameters):
         """Takes up parameters that were not there so far, and hooks those that require a
-        gradient. Until the ranks agree, those that are not there any more are dropped."""
+        gradient. Until the ranks agree, those that are not there any more are dropped. Refuses a
+        parameter whose gradient cannot be sent."""
         named, known = [*named_parameters], {id(each.parameter): each for each in self._gradients}
         given = {id(parameter): known.get(id(parameter)) or Gradient(name, parameter)
                  for name, parameter in named}
@@ -78,10 +81,9 @@ class Gradients:
             gradient.add_hook(method)
 
     def __deepcopy__(self, memo):
-        """Takes copies of the parameters, for a copy of a DistributedDataParallel. Not all ranks
-        may have one, so it has no label yet."""
+        """Takes copies of the parameters, for a copy of a DistributedDataParallel."""
         return Gradients([(each.name, copy.deepcopy(each.parameter, memo))
-                          for each in self._gradients], self._options)
+                          for each in self._gradients], self._options, is_copy=True)
 
     def __reduce_ex__(self, protocol):
         refuse("a DistributedDataParallel cannot be pickled, since the hooks of its parameters "
@@ -98,18 +100,19 @@ class Gradients:
 
     @property
     def in_flight(self):
-        return self._hook_failure is not None or self.has_begun and self._is_sent or any(
+        return self._hook_failure is not None or self._is_sent or any(
             each.seen is not None for each in self._gradients)
 
     @property
     def _is_sent(self):
-        """Whether all of this batch is sent, or of the last one, if no other has begun."""
-        return self._reducer is not None and self._reducer.is_closed
+        """Whether all of this batch is sent."""
+        return self._reducer is not None and self.has_begun and self._reducer.is_closed
 
     @property
     def is_synchronized(self):
         """Each `grad` is a reduced gradient, with which the optimizer has not stepped."""
-        return not self.has_begun and self._is_sent
+        return (self._reducer is not None and not self.has_begun
+                and self._reducer.is_synchronised)
 
     def _start_batch(self):
         self.has_begun = False
@@ -281,9 +284,15 @@ class Gradients:
         self._reducer.close()
 
     def _wait(self):
-        for gradient in self._trained:
-            gradient.wait_for_sparse()
-        self._reducer.synchronize()
+        """Waits for all, also if one has failed: all ranks know that then."""
+        failures = []
+        for wait in (*(each.wait_for_sparse for each in self._trained), self._reducer.synchronize):
+            try:
+                wait()
+            except Error as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
 
     def _receive(self):
         self._wait()
@@ -304,12 +313,13 @@ class Gradients:
     def discard(self, reason):
         """Gives up this batch on all ranks: their synchronize() raises an error with the reason. If
         it has been sent, on this one alone, which the next batch finds if the others step."""
-        if not self._is_sent:
+        if not self._is_sent and not self.is_synchronized:
             for _ in self._take(self._ask, self._agree, functools.partial(self._tell, reason)):
                 pass
             return
-        with contextlib.suppress(Error):  # it has failed on all ranks
-            self._wait()
+        if self._is_sent:
+            with contextlib.suppress(Error):  # it has failed on all ranks
+                self._wait()
         self._fail()
 
     def _tell(self, reason):
@@ -317,7 +327,7 @@ class Gradients:
         try:
             for gradient in self._trained:
                 if gradient.buffer is None:  # which the other ranks wait for
-                    gradient.send(self.label, self._options)
+                    gradient.send_sparse(None, self.label, self._options)
             self._reducer.discard(str(reason))
             for gradient in self._trained:
                 gradient.wait_for_sparse()
@@ -333,7 +343,7 @@ class Gradients:
 
     def refuse_new(self):
         """Refuses, on all ranks, a parameter that they have not agreed to train."""
-        if self._has_agreed and not (self.has_begun and self._is_sent):
+        if self._has_agreed and not self._is_sent:
             for gradient in self._gradients:
                 if gradient.is_used and not gradient.is_trained:
                     self.give_up(

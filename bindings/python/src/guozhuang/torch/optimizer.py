@@ -281,7 +281,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
             _with_names(optimizer, named),
             Options(process_set, op, gradient_predivide_factor, compression, sparse_as_dense,
                     groups, bundle_bytes, check_values),
-            backward_passes_per_step, next_label(process_set))
+            backward_passes_per_step)
         return _subclass(optimizer, _Distributed, _gradients=gradients, _named=named,
                          _process_set=process_set, _synchronizes=True)
     except BaseException:

@@ -9,7 +9,7 @@ from ..lacks import once_submitted
 from ..process_sets import global_process_set, pointer_of
 from .agreement import Options
 from .functions import broadcast_parameters
-from .gradients import Gradients, next_label
+from .gradients import Gradients
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -47,8 +47,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._gradients = Gradients(
             module.named_parameters(),
             Options(process_set, bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
-                    check_values=check_values, ends_with_backward=True),
-            label=next_label(process_set))
+                    check_values=check_values, ends_with_backward=True))
 
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():

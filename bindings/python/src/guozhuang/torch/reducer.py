@@ -86,6 +86,10 @@ class Reducer:
     def is_closed(self):
         return bool(_c.get(_c.lib.gz_reducer_is_closed, self._pointer))
 
+    @property
+    def is_synchronised(self):
+        return bool(_c.get(_c.lib.gz_reducer_is_synchronised, self._pointer))
+
     def close(self):
         self._on_stream(_c.lib.gz_reducer_close)
 
