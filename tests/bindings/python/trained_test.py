@@ -180,7 +180,7 @@ class Frozen(Trained):
 
         step()
         weight.grad = None if self.is_last else torch.ones(3, 2).to_sparse(2)
-        with self.assertRaises(gz.Error):
+        with self.assertRaises(gz.Error) if self.size > 1 else contextlib.nullcontext():
             optimizer.discard("bad image 47.png") if self.is_last else optimizer.step()
         step()
         self.assertEqual(weight.tolist(), [[-1, -1], [1, 1], [1, 1]])
