@@ -6,7 +6,9 @@
 #include <future>
 #include <guozhuang/error.hpp>
 #include <guozhuang/log.hpp>
+#include <memory>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "engine/execution.hpp"
@@ -324,6 +326,21 @@ TEST_CASE("what a failed bundle kept alive may wait for the device while it goes
         CHECK(error_of(outer) == "wire 0 allreduce 'outer': mine");
     }
     CHECK(inner);
+}
+
+TEST_CASE("a send that nobody has taken lets go of its device, though its handle stays") {
+    const auto streams = make_fake_driver();
+    auto completions = std::make_shared<engine::Completions>(streams);
+    const std::weak_ptr<engine::Completions> watched = completions;
+    wire::InprocHub hub(2);
+    std::optional<Handle> sent;
+    {
+        EngineRank sender(hub.transport(0), [](const engine::Bundle&) {}, {.own_thread = false});
+        sender.run_on_stream_of(streams, std::move(completions));
+        sent = sender.submit(protocol::Route{.peer = 1, .sending = true});
+    }
+    CHECK(watched.expired());
+    CHECK(sent->done());
 }
 
 TEST_CASE("a backend is released again and again until its stream has ended") {

@@ -124,7 +124,8 @@ public:
                                 .name = "message",
                                 .route = route,
                                 .tensors = {tensor()},
-                                .keep_alive = std::move(keep_alive)};
+                                .keep_alive = std::move(keep_alive),
+                                .device = driver_};
         return Handle(engine_->submit(std::move(request), false));
     }
 
