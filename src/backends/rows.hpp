@@ -7,6 +7,7 @@
 #include <guozhuang/tensor.hpp>
 #include <span>
 
+#include "collectives/concepts/operation_site.hpp"
 #include "engine/backend.hpp"
 
 /// Rows of dim 0, in which all_gather, all_to_all and reduce_scatter count.
@@ -14,6 +15,9 @@ namespace guozhuang::backends {
 
 /// Bytes of one row.
 std::size_t row_bytes(const TensorView& tensor);
+
+/// The entry as an operation sees it: with rows, if it has a result.
+SiteTensor site_tensor(const engine::BundleEntry& entry);
 
 /// Whether a result of this many rows from each rank goes to the entry's output: that has as many
 /// bytes, and an all_gather's input that lies in it is where this rank's rows go.

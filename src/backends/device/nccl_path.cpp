@@ -6,10 +6,10 @@
 #include <guozhuang/error.hpp>
 #include <utility>
 
-#include "backends/device/chunks.hpp"
 #include "backends/rows.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
+#include "collectives/layout/fragments.hpp"
 #include "collectives/layout/rows.hpp"
 
 namespace guozhuang::backends {

@@ -8,10 +8,9 @@
 #include <numeric>
 #include <utility>
 
-#include "backends/device/direct_path.hpp"
+#include "backends/device/arena_path.hpp"
 #include "backends/device/lone_path.hpp"
 #include "backends/device/nccl_path.hpp"
-#include "backends/device/ring_path.hpp"
 #include "backends/device/staged_path.hpp"
 #include "collectives/ring/neighbours.hpp"
 #include "device/find_nccl.hpp"
@@ -63,9 +62,9 @@ device::OrReason<std::unique_ptr<Path>> PathMaker::try_to_make(DevicePath path,
                                                                const RankExchange& exchange) {
     switch (path) {
         case DevicePath::nccl: return nccl(exchange);
-        case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()), true);
+        case DevicePath::direct: return over_arenas<DirectWay>(exchange, all_of(ranks()), true);
         case DevicePath::ring:
-            return over_arenas<RingPath>(exchange, {ring::left_of(rank(), ranks()), rank()}, false);
+            return over_arenas<RingWay>(exchange, {ring::left_of(rank(), ranks()), rank()}, false);
         default: {
             auto staged = make_staged();
             // As with the others no rank allocates any more when the first has its path.
@@ -89,7 +88,7 @@ device::OrReason<std::unique_ptr<Path>> PathMaker::nccl(const RankExchange& exch
     return {.value = std::move(path), .reason = {}};
 }
 
-template <class ArenaPath>
+template <class Way>
 device::OrReason<std::unique_ptr<Path>> PathMaker::over_arenas(const RankExchange& exchange,
                                                                std::vector<int> reached,
                                                                bool writes) {
@@ -104,7 +103,8 @@ device::OrReason<std::unique_ptr<Path>> PathMaker::over_arenas(const RankExchang
                                                               .doorbell = transport.doorbell(),
                                                               .wait = transport.wait_settings()}));
     if (const auto failure = arenas->share()) return refused(*failure);
-    return {.value = std::make_unique<ArenaPath>(deps_.driver, arenas, results_), .reason = {}};
+    return {.value = std::make_unique<ArenaPath<Way>>(deps_.driver, arenas, results_),
+            .reason = {}};
 }
 
 device::OrReason<std::unique_ptr<Path>> PathMaker::refused(

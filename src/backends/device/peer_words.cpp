@@ -135,12 +135,12 @@ void PeerWords::meet(device::Stream& stream, std::optional<Moment> own,
     driver_->write_then_wait(stream, writes, waits);
 }
 
-void PeerWords::announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time) {
-    driver_->write(stream, word_of(**page_, phase, peer, ranks_.rank), time);
+void PeerWords::announce_to(int peer, device::Stream& stream, const Moment& own) {
+    driver_->write(stream, word_of(**page_, own.phase, peer, ranks_.rank), own.time);
 }
 
-void PeerWords::wait_for(int peer, device::Stream& stream, Phase phase, std::uint32_t time) {
-    driver_->wait(stream, word_of(**page_, phase, ranks_.rank, peer), time);
+void PeerWords::wait_for(int peer, device::Stream& stream, const Moment& theirs) {
+    driver_->wait(stream, word_of(**page_, theirs.phase, ranks_.rank, peer), theirs.time);
 }
 
 void PeerWords::release(std::uint32_t time) noexcept {

@@ -7,17 +7,11 @@
 
 #include "backends/device/rank_exchange.hpp"
 #include "base/wait.hpp"
+#include "collectives/concepts/arena_site.hpp"
 #include "device/device.hpp"
 #include "wire/shm/share_together.hpp"
 
 namespace guozhuang::backends {
-
-/// Where the streams of the ranks meet: each waits until the others have come to it as often.
-enum class Phase : std::uint8_t {
-    filled,  ///< what the others read is in place
-    passed,  ///< in a ring: so is what has come by each hop
-    taken    ///< the others have read it, and written what they write
-};
 
 /// Words by which the streams of ranks of one host meet, whatever their devices: in memory of the
 /// host that all ranks have mapped. A word has one writer and one waiter, so a rank that releases
@@ -37,17 +31,12 @@ public:
     /// Enqueues a write of a word and a wait for it. If the device cannot use the words, this
     /// throws, or the stream never gets past them.
     void try_on(device::Stream& stream);
-    /// The `time`-th arrival of a stream at a phase.
-    struct Moment {
-        Phase phase;
-        std::uint32_t time;
-    };
     /// Tells all other ranks that the stream has come to `own`, if there is one, then makes it wait
     /// until theirs have come to `others`, likewise.
     void meet(device::Stream& stream, std::optional<Moment> own, std::optional<Moment> others);
     /// The two halves of meet(), with one other rank.
-    void announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
-    void wait_for(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
+    void announce_to(int peer, device::Stream& stream, const Moment& own);
+    void wait_for(int peer, device::Stream& stream, const Moment& theirs);
 
     /// Unblocks this rank's streams: sets every word that they may wait for to a value beyond
     /// `time`. They then compute garbage, which other ranks' streams may take for data, so

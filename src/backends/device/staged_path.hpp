@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "backends/device/chunks.hpp"
 #include "backends/device/host_mover.hpp"
 #include "backends/device/path.hpp"
 #include "backends/device/results.hpp"
+#include "collectives/layout/fragments.hpp"
 #include "device/device.hpp"
 #include "device/owned_memory.hpp"
 

@@ -119,15 +119,7 @@ public:
         : backend_(backend), bundle_(bundle), policy_(backend.usable_part_of(bundle.policy)) {}
 
     std::size_t tensors() const noexcept { return bundle_.entries.size(); }
-    SiteTensor tensor(std::size_t i) const {
-        const auto& [tensor, splits, result, output] = bundle_.entries[i];
-        SiteTensor given{.memory = tensor.memory(), .dtype = tensor.dtype, .splits = splits};
-        if (result) {
-            given.rows = tensor.shape.front();
-            given.row_bytes = row_bytes(tensor);
-        }
-        return given;
-    }
+    SiteTensor tensor(std::size_t i) const { return site_tensor(bundle_.entries[i]); }
     int root() const noexcept { return bundle_.root; }
     ReduceOp op() const noexcept { return bundle_.description->op; }
     double prescale() const noexcept { return bundle_.description->prescale; }

@@ -1,9 +1,9 @@
-#include "backends/device/chunks.hpp"
+#include "collectives/layout/fragments.hpp"
 
 #include <algorithm>
 #include <utility>
 
-namespace guozhuang::backends {
+namespace guozhuang {
 std::size_t room_for(const Fragment& fragment) noexcept {
     return (fragment.bytes + line_bytes - 1) / line_bytes * line_bytes;
 }
@@ -49,4 +49,4 @@ std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensor
     return chunks;
 }
 
-}  // namespace guozhuang::backends
+}  // namespace guozhuang

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace guozhuang::backends {
+namespace guozhuang {
 
 /// Size of a cache line. Fragments begin at one, so that accesses are wide.
 inline constexpr std::size_t line_bytes = 64;
@@ -37,4 +37,4 @@ std::span<std::byte> block_of(std::span<std::byte> memory, int block, int blocks
 std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensors,
                                              std::size_t chunk_bytes);
 
-}  // namespace guozhuang::backends
+}  // namespace guozhuang

@@ -1,16 +1,11 @@
-// How a bundle is cut into chunks that travel one after the other, and how a chunk is packed.
-#include "backends/device/chunks.hpp"
+// How tensors are cut into chunks that travel one after the other.
 
 #include <array>
 
-#include "backends/device/packing.hpp"
+#include "collectives/layout/fragments.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
-using guozhuang::backends::block_of;
-using guozhuang::backends::chunks_of;
-using guozhuang::backends::Fragment;
-using guozhuang::backends::Packing;
 
 namespace {
 
@@ -43,26 +38,6 @@ TEST_CASE("tensors without elements are in no chunk") {
     CHECK(cut({0, 0}).empty());
     const Chunks one{{{1, 0, 1024}}};
     CHECK(cut({0, 1024, 0}) == one);
-}
-
-TEST_CASE("tensors that touch are copied one by one, since they may be two allocations") {
-    std::array<std::byte, 256> memory{};
-    const std::array<TensorView, 3> tensors{TensorView{memory.data(), DType::f32, {16}},
-                                            TensorView{&memory[64], DType::f32, {16}},
-                                            TensorView{&memory[128], DType::f16, {32}}};
-    engine::Bundle bundle;
-    for (const auto& tensor : tensors) bundle.entries.push_back({.tensor = tensor});
-    const std::array<Fragment, 3> fragments{Fragment{0, 0, 64}, {1, 0, 64}, {2, 0, 64}};
-    const auto packing = backends::packed(bundle, fragments);
-    REQUIRE(packing.copies.size() == 3);
-    for (std::size_t i = 0; i < 3; ++i) {
-        CHECK(packing.copies[i].dtype == tensors.at(i).dtype);
-        CHECK(packing.copies[i].tensor.data() == &memory.at(64 * i));
-        CHECK(packing.copies[i].tensor.size() == 64);
-        CHECK(packing.copies[i].first == 64 * i);
-    }
-    REQUIRE(packing.runs.size() == 2);
-    CHECK(packing.runs[0].bytes == 128);
 }
 
 TEST_CASE("blocks are of whole cache lines, and follow each other to the end of the memory") {

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <guozhuang/error.hpp>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "backends/device/arena_site.hpp"
+#include "collectives/device/arena_exchange.hpp"
+#include "collectives/device/arena_ring.hpp"
+
+namespace guozhuang::backends {
+
+/// Moves tensors through the arenas of the ranks' devices, by the operations of `Way`, which are in
+/// collectives/device.
+template <class Way>
+class ArenaPath final : public Path {
+public:
+    /// The arenas are shared, as far as the way needs them.
+    ArenaPath(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerArenas> arenas,
+              const Results& results)
+        : driver_(std::move(driver)), arenas_(std::move(arenas)), results_(results) {}
+
+    bool supports(const engine::Bundle& bundle) const noexcept override {
+        bool moves = false;
+        visit(bundle.description->operation, [&]<OperationKind kind>() { moves = has<kind>; });
+        return moves && bundle.description->op != ReduceOp::adasum;
+    }
+    void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override {
+        const auto& given = bundle->bundle();
+        ArenaSite site({*driver_, *arenas_, results_, chunks_}, given, stream);
+        visit(given.description->operation, [&]<OperationKind kind>() {
+            if constexpr (has<kind>)
+                Way::template operation<kind>()(site);
+            else
+                throw Error(ErrorCode::internal, "an operation that this path does not move");
+        });
+    }
+    void release() noexcept override {
+        arenas_->words().release(Way::time_of(chunks_, arenas_->ranks()));
+    }
+    bool was_released() const noexcept override { return arenas_->words().was_released(); }
+    void stop() noexcept override {}
+
+private:
+    template <OperationKind kind>
+    static constexpr bool has = !std::is_null_pointer_v<decltype(Way::template operation<kind>())>;
+
+    const std::shared_ptr<device::Driver> driver_;
+    const std::shared_ptr<PeerArenas> arenas_;
+    const Results& results_;
+    std::atomic<std::uint32_t> chunks_{0};  ///< that have been enqueued
+};
+
+/// All ranks reach the arenas of all.
+struct DirectWay {
+    template <OperationKind kind>
+    static constexpr auto operation() noexcept {
+        return arenas::exchange<kind>;
+    }
+    static std::uint32_t time_of(std::uint32_t number, int) noexcept { return number; }
+};
+/// Each rank reaches that of its left neighbour.
+struct RingWay {
+    template <OperationKind kind>
+    static constexpr auto operation() noexcept {
+        return arenas::around<kind>;
+    }
+    static std::uint32_t time_of(std::uint32_t number, int ranks) noexcept {
+        return arenas::time_of(number, ranks);
+    }
+};
+
+}  // namespace guozhuang::backends
