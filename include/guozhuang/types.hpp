@@ -81,6 +81,14 @@ constexpr Algorithm last_of(Algorithm) noexcept {
     return Algorithm::hierarchical;
 }
 
+/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number that is
+/// no enumerator, here and below.
+GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
+/// "sum", "average" ...
+GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
+/// "ring", "recursive_doubling" ...
+GUOZHUANG_API std::string_view name_of(Algorithm algorithm) noexcept;
+
 namespace detail {
 /// The enumerators of an enumeration, by number.
 template <class Enum>
@@ -121,14 +129,6 @@ constexpr bool is_floating(DType dtype) noexcept {
     return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
            dtype == DType::f64;
 }
-
-/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number that is
-/// no enumerator, here and below.
-GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
-/// "sum", "average" ...
-GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
-/// "ring", "recursive_doubling" ...
-GUOZHUANG_API std::string_view name_of(Algorithm algorithm) noexcept;
 
 namespace detail {
 template <class T, class... Others>

@@ -62,7 +62,6 @@ struct GradientReducer::State {
     void send(std::size_t bundle);
     std::vector<Agreement> agreements();
     void note_values();
-    void complete_all();
     void complete_unmarked();
     void clear_unused();
     void tell_uses();
@@ -235,11 +234,6 @@ std::vector<Agreement> GradientReducer::State::agreements() {
     return all;
 }
 
-void GradientReducer::State::complete_all() {
-    if (batch.complete_bundles < plan->size()) complete_unmarked();
-    send(batch.last_bundle);
-}
-
 void GradientReducer::State::complete_unmarked() {
     if (tracks_uses())
         tell_uses();
@@ -338,7 +332,8 @@ void GradientReducer::State::close_batch(bool waits_next) {
         if (calls.closing) calls.closing();
         follow_stream();
         if (waits_next) batch.state = Batch::State::closing;
-        complete_all();
+        if (batch.complete_bundles < plan->size()) complete_unmarked();
+        send(batch.last_bundle);
     } catch (const std::bad_alloc&) {
         discard("not enough memory");  // its own error, if any: nobody should try again after that
         throw;
