@@ -9,23 +9,23 @@ using namespace guozhuang;
 
 namespace {
 
-using Chunks = std::vector<std::vector<Fragment>>;
+using Cuts = std::vector<std::vector<Fragment>>;
 
-Chunks cut(std::vector<std::size_t> tensors) {
+Cuts cut(std::vector<std::size_t> tensors) {
     return chunks_of(tensors, 1024);
 }
 
 }  // namespace
 
 TEST_CASE("a large tensor is cut at multiples of the chunk, whatever comes before it") {
-    const Chunks alone{{{0, 0, 1024}}, {{0, 1024, 1024}}, {{0, 2048, 100}}};
+    const Cuts alone{{{0, 0, 1024}}, {{0, 1024, 1024}}, {{0, 2048, 100}}};
     CHECK(cut({2148}) == alone);
-    const Chunks behind{{{1, 0, 1024}}, {{1, 1024, 1024}}, {{0, 0, 8}, {1, 2048, 100}}};
+    const Cuts behind{{{1, 0, 1024}}, {{1, 1024, 1024}}, {{0, 0, 8}, {1, 2048, 100}}};
     CHECK(cut({8, 2148}) == behind);
 }
 
 TEST_CASE("small tensors share a chunk as long as there is room, by whole cache lines") {
-    const Chunks together{{{0, 0, 4}, {1, 0, 64}, {2, 0, 65}}};
+    const Cuts together{{{0, 0, 4}, {1, 0, 64}, {2, 0, 65}}};
     CHECK(cut({4, 64, 65}) == together);
     CHECK(cut(std::vector<std::size_t>(16, 4)).size() == 1);
     const auto one_too_many = cut(std::vector<std::size_t>(17, 4));
@@ -36,7 +36,7 @@ TEST_CASE("small tensors share a chunk as long as there is room, by whole cache 
 TEST_CASE("tensors without elements are in no chunk") {
     CHECK(cut({}).empty());
     CHECK(cut({0, 0}).empty());
-    const Chunks one{{{1, 0, 1024}}};
+    const Cuts one{{{1, 0, 1024}}};
     CHECK(cut({0, 1024, 0}) == one);
 }
 

@@ -35,7 +35,7 @@ Tensor on_fake(Tensor tensor) {
 
 /// The tensor gets its contents on the stream, behind what holds it up; host operations pass
 /// meanwhile.
-void allreduce_behind_slow_stream(Session& session, Report& report, const Reduce& reduce) {
+void allreduce_behind_slow_stream(Session& session, Report& report, const test::Reduce& reduce) {
     const auto name = label_of("streamed", reduce.dtype, reduce.how.op, reduce.shape);
     const auto contents = contribution(name, session.rank(), reduce.dtype, reduce.shape);
     auto tensor = on_fake(Tensor(reduce.dtype, reduce.shape));
