@@ -7,11 +7,12 @@ find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 
 # guozhuang_keeps_cores_busy(SECONDS TEST...): tests that compute on every core, and how long each
-# takes on two. ctest starts the longest first, and under ./run test one of them at a time: each
-# takes two of the three processors that are counted for a core. Tests that wait run beside them.
+# takes on two. ctest starts the longest first and runs one of them at a time. Under ./run test each
+# takes one of the three processors that are counted for a core: tests that are ranks, which mostly
+# wait, run beside them. With more, these would start last, since so many are seldom free at once.
 function(guozhuang_keeps_cores_busy seconds)
-  math(EXPR processors "2 * ${GUOZHUANG_CORES}")
-  set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${processors} COST ${seconds})
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${GUOZHUANG_CORES} RESOURCE_LOCK cores
+    COST ${seconds})
 endfunction()
 
 # In seconds by the clock, for a machine that does much else. The test programs that have a watchdog

@@ -12,16 +12,6 @@ std::size_t row_bytes(const TensorView& tensor) {
     return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
 }
 
-SiteTensor site_tensor(const engine::BundleEntry& entry) {
-    const auto& [tensor, splits, result, output] = entry;
-    SiteTensor given{.memory = tensor.memory(), .dtype = tensor.dtype, .splits = splits};
-    if (result) {
-        given.rows = tensor.shape.front();
-        given.row_bytes = row_bytes(tensor);
-    }
-    return given;
-}
-
 bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank) {
     const auto input = std::span<const std::byte>(entry.tensor.memory());
     const auto output = std::span<const std::byte>(entry.output);

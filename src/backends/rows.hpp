@@ -17,7 +17,15 @@ namespace guozhuang::backends {
 std::size_t row_bytes(const TensorView& tensor);
 
 /// The entry as an operation sees it: with rows, if it has a result.
-SiteTensor site_tensor(const engine::BundleEntry& entry);
+inline SiteTensor site_tensor(const engine::BundleEntry& entry) {
+    const auto& [tensor, splits, result, output] = entry;
+    SiteTensor given{.memory = tensor.memory(), .dtype = tensor.dtype, .splits = splits};
+    if (result) {
+        given.rows = tensor.shape.front();
+        given.row_bytes = row_bytes(tensor);
+    }
+    return given;
+}
 
 /// Whether a result of this many rows from each rank goes to the entry's output: that has as many
 /// bytes, and an all_gather's input that lies in it is where this rank's rows go.

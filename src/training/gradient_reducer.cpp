@@ -165,7 +165,7 @@ void GradientReducer::State::mark(std::size_t parameter) {
                name);
     hooks_used = true;
     follow_stream();
-    note_values();
+    if (batch.marks == 0) note_values();
     batch.accumulated[bundles.tied_to[parameter]] = true;
     if (reduces) ++batch.marks;
     if (!has_gradient) return;
@@ -177,9 +177,11 @@ void GradientReducer::State::mark(std::size_t parameter) {
 
 /// Its bundle, which is that of its memory, waits for the stream of its device.
 void GradientReducer::State::note_stream(std::size_t parameter) {
+    if (streams.all().empty()) return;
     const auto* const stream = streams.of(parameters[parameter].gradient.device);
+    if (stream == nullptr) return;
     auto& noted = batch.streams[bundles.bundle_of[bundles.tied_to[parameter]]];
-    if (stream && std::ranges::find(noted, stream->native, &StreamRef::native) == noted.end())
+    if (std::ranges::find(noted, stream->native, &StreamRef::native) == noted.end())
         noted.push_back(*stream);
 }
 
