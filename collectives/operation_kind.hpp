@@ -10,8 +10,7 @@
 /// operations/ runs it.
 namespace guozhuang {
 
-/// The numbers travel. The changes of process sets and the join are matters of the log, which no
-/// backend runs.
+/// The numbers travel.
 enum class OperationKind : std::uint8_t {
     allreduce = 0,
     all_gather = 1,
@@ -41,6 +40,7 @@ struct OperationRow {
     bool has_op = false;         ///< a reduce op, and scales
     /// One in place and without an op gives the root's tensors to the others.
     bool has_root = false;
+    bool in_log_only = false;  ///< executed by the engine; no backend runs it
     /// Fails if a rank has joined. The others take what changes nothing from such a rank; one with
     /// a root fails only if that has joined.
     bool needs_all_ranks = false;
@@ -69,11 +69,13 @@ inline constexpr OperationRow operations[] = {
     {.kind = OperationKind::barrier, .name = "barrier"},
     {.kind = OperationKind::create_process_set,
      .name = "create_process_set",
+     .in_log_only = true,
      .needs_all_ranks = true},
     {.kind = OperationKind::remove_process_set,
      .name = "remove_process_set",
+     .in_log_only = true,
      .needs_all_ranks = true},
-    {.kind = OperationKind::join, .name = "join"},
+    {.kind = OperationKind::join, .name = "join", .in_log_only = true},
 };
 
 constexpr bool has_a_row_for_each_operation() noexcept {

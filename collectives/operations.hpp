@@ -14,12 +14,16 @@
 /// Every operation of the table, and how one of them is run.
 namespace guozhuang {
 
-/// Throws Error(internal) for a matter of the log, and what the site throws.
+/// Throws Error(internal) for an operation of the log alone, and what the site throws.
 template <OperationSite S>
 void run(OperationKind operation, S& site) {
     visit(operation, [&]<OperationKind kind>() {
-        if constexpr (std::is_null_pointer_v<std::remove_const_t<decltype(run_operation<kind>)>>)
-            throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
+        constexpr bool has_no_file =
+            std::is_null_pointer_v<std::remove_const_t<decltype(run_operation<kind>)>>;
+        static_assert(has_no_file == row_of(kind).in_log_only,
+                      "this header includes the file of each operation that backends run");
+        if constexpr (has_no_file)
+            throw Error(ErrorCode::internal, "an operation of the log has come to a backend");
         else
             run_operation<kind>(site);
     });

@@ -76,7 +76,7 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
 };
 
 /// run_operation<OperationKind::broadcast>(site) does the broadcast of a site. The operation's file
-/// in operations/ says how; a matter of the log has none.
+/// in operations/ says how; an operation of the log has none.
 template <OperationKind kind>
 inline constexpr auto run_operation = nullptr;
 

@@ -51,12 +51,12 @@ engine::Call call_of(OperationKind operation, std::span<const TensorView> tensor
                       .stream = options.stream,
                       .keep_alive = options.keep_alive,
                       .timeout = options.timeout};
-    if constexpr (std::is_same_v<O, AllreduceOptions>) {
+    if constexpr (requires { options.op; }) {
         call.description.op = options.op;
         call.description.prescale = options.prescale;
         call.description.postscale = options.postscale;
-        call.splits = options.splits;
     }
+    if constexpr (requires { options.splits; }) call.splits = options.splits;
     return call;
 }
 

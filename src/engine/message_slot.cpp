@@ -20,17 +20,16 @@ std::size_t slot_size(std::size_t bytes) noexcept {
 
 }  // namespace
 
-MessageSlot::MessageSlot(std::shared_ptr<device::Driver> of_driver, int of_device,
-                         std::shared_ptr<Completions> of_completions, std::size_t bytes)
-    : driver(std::move(of_driver)),
-      device(of_device),
-      completions(std::move(of_completions)),
+MessageSlot::MessageSlot(int of_device, const std::shared_ptr<Completions>& its_completions,
+                         std::size_t bytes)
+    : device(of_device),
+      completions(its_completions),
+      driver(completions->driver()),
       pinned(device::allocate_pinned(driver, device, bytes)),
       copied(driver, device) {}
 
-MessageSlots::MessageSlots(std::shared_ptr<device::Driver> driver, int device,
-                           std::shared_ptr<Completions> completions)
-    : driver_(std::move(driver)), device_(device), completions_(std::move(completions)) {}
+MessageSlots::MessageSlots(int device, std::shared_ptr<Completions> completions)
+    : device_(device), completions_(std::move(completions)) {}
 
 MessageSlot& MessageSlots::take(std::size_t bytes) {
     auto stream = take_stream();
@@ -45,7 +44,7 @@ MessageSlot& MessageSlots::take(std::size_t bytes) {
     }
     // Without the lock: allocating and freeing may wait for the device, and who gives back may not.
     too_small.clear();
-    auto made = std::make_unique<MessageSlot>(driver_, device_, completions_, slot_size(bytes));
+    auto made = std::make_unique<MessageSlot>(device_, completions_, slot_size(bytes));
     made->stream = std::move(stream);
     made->is_taken = true;
     const base::Lock lock(mutex_);
@@ -61,7 +60,7 @@ std::shared_ptr<device::Stream> MessageSlots::take_stream() {
             return stream;
         }
     }
-    auto stream = driver_->make_stream(device_);
+    auto stream = completions_->driver()->make_stream(device_);
     const base::Lock lock(mutex_);
     free_streams_.reserve(++streams_);  // so giving back never allocates
     return stream;

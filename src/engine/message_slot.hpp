@@ -15,12 +15,11 @@ namespace guozhuang::engine {
 /// message uses the stream meanwhile, so none waits behind another whose tensor is not ready.
 struct MessageSlot {
     /// Throws what the driver throws.
-    MessageSlot(std::shared_ptr<device::Driver> driver, int device,
-                std::shared_ptr<Completions> completions, std::size_t bytes);
+    MessageSlot(int device, const std::shared_ptr<Completions>& completions, std::size_t bytes);
 
-    const std::shared_ptr<device::Driver> driver;
     const int device;
-    const std::shared_ptr<Completions> completions;  ///< of the driver
+    const std::shared_ptr<Completions> completions;
+    const std::shared_ptr<device::Driver> driver;  ///< of the completions
     const device::OwnedMemory pinned;
     const device::PinnedWord copied;         ///< counts the copies that the stream is done with
     std::uint32_t copies = 0;                ///< that were enqueued; by the thread that drives
@@ -38,8 +37,7 @@ class MessageSlots {
 public:
     static constexpr std::size_t largest_rounded_bytes = std::size_t{64} << 20;
 
-    MessageSlots(std::shared_ptr<device::Driver> driver, int device,
-                 std::shared_ptr<Completions> completions);
+    MessageSlots(int device, std::shared_ptr<Completions> completions);
 
     /// A slot for this many bytes, to be given back. Throws what the driver throws.
     MessageSlot& take(std::size_t bytes);
@@ -52,7 +50,6 @@ private:
     Slots remove_large() GUOZHUANG_REQUIRES(mutex_);
     std::shared_ptr<device::Stream> take_stream();
 
-    const std::shared_ptr<device::Driver> driver_;
     const int device_;
     const std::shared_ptr<Completions> completions_;
     base::Mutex mutex_;

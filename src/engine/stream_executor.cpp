@@ -66,18 +66,18 @@ public:
     /// After a release the results may be garbage: the bundle then ends only once this rank knows
     /// why the job is over.
     bool is_reached() noexcept override {
-        auto& backend = *executor_->deps_.backend;
+        auto& backend = *executor_->backend_;
         const bool ended = has_come(executor_->ended_);  // first: what has ended has begun
         if (slice_) slice_->see(has_come(executor_->begun_), ended);
         if (ended) return !backend.was_released() || bundle_->is_job_over();
         if (executor_->is_released_) backend.release();
         return false;
     }
-    int device() const noexcept override { return executor_->deps_.device; }
+    int device() const noexcept override { return executor_->device_; }
     void complete(const std::exception_ptr& failure) noexcept override {
         if (slice_) slice_->record(executor_->last_seen_end_);
         const bool may_be_rubbish =
-            !failure && executor_->deps_.backend->was_released() && bundle_->is_job_over();
+            !failure && executor_->backend_->was_released() && bundle_->is_job_over();
         const auto cause = may_be_rubbish ? bundle_->end_of_job() : failure;
         EnqueuedBundle::end(std::move(bundle_), cause);
     }
@@ -93,12 +93,16 @@ private:
     std::optional<StreamSlice> slice_;  ///< if a timeline is recorded
 };
 
-StreamExecutor::StreamExecutor(Dependencies dependencies)
-    : deps_(std::move(dependencies)),
-      stream_(deps_.driver->make_stream(deps_.device)),
-      ended_(deps_.driver, deps_.device),
-      begun_(deps_.driver, deps_.device),
-      message_slots_(deps_.driver, deps_.device, deps_.completions) {}
+StreamExecutor::StreamExecutor(int device, std::shared_ptr<StreamBackend> backend,
+                               std::shared_ptr<Completions> completions)
+    : device_(device),
+      backend_(std::move(backend)),
+      completions_(std::move(completions)),
+      driver_(completions_->driver()),
+      stream_(driver_->make_stream(device)),
+      ended_(driver_, device),
+      begun_(driver_, device),
+      message_slots_(device, completions_) {}
 
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
 /// it, as long as the device is healthy; the operations then fail, for not all of their work is on
@@ -111,16 +115,16 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
     std::optional<StreamSlice> slice;
     if (context.timeline->on()) slice.emplace(context, stream_->ref(), enqueued->bundle());
     const bool is_timed = slice.has_value();
-    deps_.completions->add(
+    completions_->add(
         std::make_shared<Ending>(shared_from_this(), enqueued, ++enqueued_, std::move(slice)));
-    const auto write_end = [&] { deps_.driver->write(events, *ended_, enqueued_); };
+    const auto write_end = [&] { driver_->write(events, *ended_, enqueued_); };
     std::shared_ptr<const void> prepared;
     try {
-        prepared = deps_.driver->prepare_calls(deps_.device);
+        prepared = driver_->prepare_calls(device_);
         for (const auto& pending : enqueued->requests())
             for (const auto& ready : pending->request().ready) events.wait(ready);
-        if (is_timed) deps_.driver->write(events, *begun_, enqueued_);
-        deps_.backend->enqueue(enqueued, events);
+        if (is_timed) driver_->write(events, *begun_, enqueued_);
+        backend_->enqueue(enqueued, events);
         const auto done = events.record();
         // First: whoever has waited for the enqueueing may submit the names anew at once.
         listener->on_enqueued(enqueued->requests());
@@ -150,7 +154,7 @@ std::shared_ptr<void> StreamExecutor::begin_use() {
 }
 
 bool StreamExecutor::drain(base::Deadline deadline) noexcept {
-    return deps_.completions->wait_until([this] { return is_idle(); }, deadline);
+    return completions_->wait_until([this] { return is_idle(); }, deadline);
 }
 
 }  // namespace guozhuang::engine

@@ -20,14 +20,9 @@ namespace guozhuang::engine {
 /// complete when the stream is done with it.
 class StreamExecutor final : public std::enable_shared_from_this<StreamExecutor> {
 public:
-    struct Dependencies {
-        std::shared_ptr<device::Driver> driver;
-        int device = 0;  ///< its index
-        std::shared_ptr<StreamBackend> backend;
-        std::shared_ptr<Completions> completions;  ///< of the driver
-    };
-    /// Throws what the driver throws.
-    explicit StreamExecutor(Dependencies dependencies);
+    /// `device`: its index with the driver of the completions. Throws what the driver throws.
+    StreamExecutor(int device, std::shared_ptr<StreamBackend> backend,
+                   std::shared_ptr<Completions> completions);
 
     /// Enqueues the bundle, which points into the requests. Throws what the backend and the device
     /// throw, without telling the listener. By the thread that drives.
@@ -42,9 +37,9 @@ public:
     // See StreamBackend.
     void release() noexcept {
         is_released_ = true;
-        deps_.backend->release();
+        backend_->release();
     }
-    void stop() noexcept { deps_.backend->stop(); }
+    void stop() noexcept { backend_->stop(); }
     /// Whether the stream is done with all bundles, and no message is being copied. Any thread.
     bool is_idle() const noexcept { return *pending_ == 0; }
     /// Waits until it is; false at the deadline.
@@ -53,7 +48,10 @@ public:
 private:
     class Ending;
 
-    const Dependencies deps_;
+    const int device_;
+    const std::shared_ptr<StreamBackend> backend_;
+    const std::shared_ptr<Completions> completions_;
+    const std::shared_ptr<device::Driver> driver_;
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
     /// Counts the bundles that the stream has begun; written while a timeline is recorded.

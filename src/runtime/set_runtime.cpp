@@ -143,12 +143,9 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
                         name_of(device.kind), device.index, group_ranks_.name(), used->second),
             {.ranks = {resources_->transport->rank()}});
     }
-    engine_->add_executor(
-        device.kind, std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
-                         .driver = driver,
-                         .device = device.index,
-                         .backend = stream_backend(driver, device.index),
-                         .completions = completions}));
+    engine_->add_executor(device.kind,
+                          std::make_shared<engine::StreamExecutor>(
+                              device.index, stream_backend(driver, device.index), completions));
     devices_.emplace(device.kind, device.index);
     return driver;
 }

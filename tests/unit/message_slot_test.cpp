@@ -32,7 +32,7 @@ public:
 
 TEST_CASE("a size that comes again finds a slot, unless that is taken") {
     const auto driver = make_fake_driver();
-    engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
+    engine::MessageSlots slots(0, std::make_shared<engine::Completions>(driver));
     auto& first = slots.take(5000);
     CHECK(first.pinned.memory.size() == 8192);
     auto& second = slots.take(5000);
@@ -46,7 +46,7 @@ TEST_CASE("a size that comes again finds a slot, unless that is taken") {
 
 TEST_CASE("there are as many streams as messages at once, whatever their sizes") {
     const auto driver = std::make_shared<CountingStreams>();
-    engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
+    engine::MessageSlots slots(0, std::make_shared<engine::Completions>(driver));
     for (const std::size_t bytes : {1U, 5000U, 100'000U, 5000U}) {
         auto &sent = slots.take(bytes), &received = slots.take(bytes);
         CHECK(sent.stream != received.stream);
@@ -58,7 +58,7 @@ TEST_CASE("there are as many streams as messages at once, whatever their sizes")
 
 TEST_CASE("a large slot is as large as its message, and makes way for a larger one") {
     const auto driver = std::make_shared<CountingStreams>();
-    engine::MessageSlots slots(driver, 0, std::make_shared<engine::Completions>(driver));
+    engine::MessageSlots slots(0, std::make_shared<engine::Completions>(driver));
     constexpr auto large = engine::MessageSlots::largest_rounded_bytes;
     auto& rounded = slots.take(large - 5);
     CHECK(rounded.pinned.memory.size() == large);

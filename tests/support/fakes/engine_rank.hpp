@@ -96,11 +96,9 @@ public:
         driver_ = driver;
         engine_->add_executor(
             DeviceKind::host,
-            std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
-                .driver = driver,
-                .device = 0,
-                .backend = std::make_shared<ScriptedStreamBackend>(script_, std::move(on_release)),
-                .completions = std::move(completions)}));
+            std::make_shared<engine::StreamExecutor>(
+                0, std::make_shared<ScriptedStreamBackend>(script_, std::move(on_release)),
+                std::move(completions)));
     }
 
     /// An allreduce.
