@@ -40,9 +40,9 @@ public:
     /// Lets the ranks start at the same time. To be called before each timed operation of any
     /// series.
     void align() const;
-    /// From now on align() is a barrier of flags in memory that all ranks have mapped, instead of
-    /// MPI's: so operations start alike whichever MPI is measured, and whoever waits yields where
-    /// ranks share cores. Collective. Throws a Refusal if the ranks are not all on one host.
+    /// From now on align() is a barrier of flags in memory that all ranks have mapped, not an MPI
+    /// barrier: so operations start alike whichever MPI is measured, and a waiting rank yields
+    /// where ranks share cores. Collective. Throws a Refusal if the ranks are not all on one host.
     void align_in_memory();
     double max(double value) const;
     /// The largest over all ranks, index by index: the slowest rank of each iteration.

@@ -14,7 +14,7 @@ GzStatus status_of(ErrorCode code) {
     return static_cast<GzStatus>(code) + 1;
 }
 
-/// A callback of the caller's has failed.
+/// The caller's callback has failed.
 struct CallbackFailed : std::runtime_error {
     using runtime_error::runtime_error;
 };

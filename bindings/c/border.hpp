@@ -28,8 +28,8 @@ namespace guozhuang::c {
 /// Makes the exception that is being handled the calling thread's last error.
 GzStatus record_error() noexcept;
 
-/// Calls a callback of the caller's. If it returns other than 0, throws the error that a function
-/// has recorded in it with that status, as in `return gz_barrier(NULL);`, else what becomes
+/// Calls the caller's callback. If it returns other than 0, throws the error that a function in it
+/// has recorded with that status, as in `return gz_barrier(NULL);`, else an error that becomes
 /// GZ_ERROR_CALLBACK.
 void call_back(int (*callback)(void* context), void* context);
 

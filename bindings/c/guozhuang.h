@@ -57,7 +57,7 @@ enum {
     GZ_ERROR_OUT_OF_MEMORY = 12,
     GZ_ERROR_UNAVAILABLE = 13,
     GZ_ERROR_INTERNAL = 14,
-    GZ_ERROR_CALLBACK = 1000  ///< no ErrorCode: a callback of the caller's has failed
+    GZ_ERROR_CALLBACK = 1000  ///< no ErrorCode: the caller's callback has failed
 };
 
 /// The number of guozhuang::DType and one more, so that 0 is none. GZ_BOOLEAN is one byte, 0 or 1.
@@ -100,7 +100,7 @@ typedef struct GzDevice {
     int32_t index;
 } GzDevice;
 
-/// A dense, row-major tensor of the caller's. All zero: no tensor, where that is allowed.
+/// A dense, row-major tensor in the caller's memory. All zero: no tensor, where that is allowed.
 typedef struct GzTensor {
     void* data;              ///< only written by operations that say so
     const int64_t* shape;    ///< extents, outermost first; NULL if there are none
@@ -160,7 +160,7 @@ GZ_API const char* gz_status_name(GzStatus status);
 /// need not be compiled again. The macros make the defaults.
 typedef struct GzInitOptions {
     size_t size;
-    /// The address of an MPI_Comm of the caller's, whose ranks become the job; NULL:
+    /// The address of the caller's MPI_Comm, whose ranks become the job; NULL:
     /// MPI_COMM_WORLD. As a Fortran handle MPI_Comm_f2c() makes one.
     const void* mpi_communicator;
     size_t mpi_communicator_bytes;  ///< sizeof(MPI_Comm)

@@ -70,7 +70,7 @@ struct Pinned {
     static void release(void* memory) { cudaFreeHost(memory); }
 };
 
-/// An array in memory of CUDA's, uninitialised.
+/// An array in memory that CUDA allocates, uninitialised.
 template <class T, class Where>
 class Array {
 public:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains LightGBM on rows that the ranks hold, with Guozhuang instead of LightGBM's own sockets:
+"""Trains LightGBM on rows that the ranks hold, with Guozhuang in place of its own sockets:
 
     mpirun -np 2 python3 train.py
 """

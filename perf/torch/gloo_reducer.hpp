@@ -15,7 +15,7 @@
 
 namespace guozhuang::perf {
 
-/// A process group of PyTorch's, over Gloo and the loopback device. Collective.
+/// A PyTorch process group over Gloo and the loopback device. Collective.
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(int rank, int size) {
     const std::string host = "127.0.0.1";
     const auto open = [&](bool serve, std::uint16_t port) {

@@ -58,7 +58,7 @@ void leave_allocations(long amount, bool then_one_fails) {
 std::string failing_call;  // set before there are other threads
 std::atomic<long> calls_left{plenty};
 
-/// Whether this call of the system's is the one that fails; errno then says so.
+/// Whether this system call is the one that fails; sets errno if so.
 bool fails(std::string_view call, int error) {
     if (call != failing_call || calls_left.fetch_sub(1) != 0) return false;
     dprintf(STDERR_FILENO, "made %s fail\n", failing_call.c_str());
@@ -73,7 +73,7 @@ Function* systems(const char* name) {
 
 }  // namespace
 
-// These take the place of the system's for the whole program, its libraries included.
+// These replace the system's functions for the whole program, its libraries included.
 extern "C" {
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),

@@ -257,8 +257,8 @@ int ends(gz::Session& session, const std::function<void()>& end) {
     for (;;) stay_away(1000);
 }
 
-/// Calls exit() in code of its own that the library runs, on a thread of the library's, when an
-/// operation is complete.
+/// Calls exit() in its own code that the library runs, on a library thread, when an operation is
+/// complete.
 [[noreturn]] void exit_in_a_deleter(const gz::Session& session) {
     static float out = 1, in = 0;
     const auto sent = gz::send_async(out, session.rank());

@@ -133,7 +133,7 @@ def wide_model():
 
 
 def times(folder):
-    """Ours beside those of PyTorch's own process group, in the same run."""
+    """Our times beside those of the PyTorch process group, in the same run."""
     found = {}
     sizes = (64 << 10, 16 << 20)
     for size in sizes:

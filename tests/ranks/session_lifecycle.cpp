@@ -181,7 +181,7 @@ static_assert(!std::is_convertible_v<MPI_Comm, gz::MpiCommunicator> &&
                   !std::is_convertible_v<MPI_Comm*, gz::MpiCommunicator>,
               "a handle or its address is not taken for the other");
 
-/// A session on a communicator of the user's; ranks follow it, and it may be freed at once.
+/// A session on the user's communicator; ranks follow it, and it may be freed at once.
 void on_communicator(int (*colour)(int rank), int (*key)(int rank)) {
     MPI_Init(nullptr, nullptr);
     const int world_rank = mpi_rank(MPI_COMM_WORLD);

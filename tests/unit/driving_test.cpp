@@ -1,4 +1,4 @@
-// The engine with a backend of the test's: who drives it.
+// The engine with the test's backend: who drives it.
 #include <atomic>
 #include <future>
 #include <thread>

@@ -1,4 +1,4 @@
-// The engine with a backend of the test's: what becomes of the others when a rank fails.
+// The engine with the test's backend: what becomes of the other ranks when one fails.
 #include "engine/engine.hpp"
 
 #include <array>

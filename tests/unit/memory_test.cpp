@@ -1,5 +1,4 @@
-// A lack of memory leaves nothing behind. Allocations of the test's own thread fail when it says
-// so.
+// A lack of memory leaves nothing behind. Allocations on the test thread fail when it says so.
 #include <guozhuang/guozhuang.hpp>
 #include <latch>
 #include <new>

@@ -10,8 +10,8 @@ namespace {
 using namespace guozhuang;
 using namespace guozhuang::test;
 
-// By hand. on_each_rank() runs its body on a thread per rank: `own` is the memory of that rank's
-// row, in place.
+// By hand. on_each_rank() runs its body on a thread per rank: `own` is that rank's row in memory,
+// in place.
 
 TEST_CASE("three ranks recursive doubling: every rank adds up the whole bundle", "[recursive]") {
     ByRank<int> tensors = {{{1, 2}, {5}},         // rank 0

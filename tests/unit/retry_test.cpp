@@ -124,7 +124,7 @@ bool survives(const PublicCall& call, const Shortage& shortage, int number, std:
     return std::ranges::any_of(endings, &Ending::struck);
 }
 
-/// The same for allocations of the library's own threads.
+/// The same for allocations on the library's threads.
 bool survives_in_coordinators(int number, std::string& problem) {
     std::array<Ending, ranks> endings;
     const CoordinatorScarcity scarcity(number);

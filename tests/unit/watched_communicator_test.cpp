@@ -1,4 +1,4 @@
-// The thread that watches over a communicator of NCCL's, on one that does nothing.
+// The thread that watches an NCCL communicator, here one that does nothing.
 #include "backends/device/watched_communicator.hpp"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A job whose ranks are those of an MPI communicator of the caller's, which may be freed then.
+// A job whose ranks are those of the caller's MPI communicator, which may then be freed.
 #include <mpi.h>
 #include <unistd.h>
 

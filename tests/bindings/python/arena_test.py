@@ -12,7 +12,7 @@ from guozhuang.torch import arena
 
 
 def is_shared(tensor):
-    """Whether it lies in a file of the library's, as the memory of an arena does."""
+    """Whether it lies in one of the library's files, as the memory of an arena does."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(address, 16) for address in line.split()[0].split("-"))
         if begin <= tensor.data_ptr() < end:
@@ -52,7 +52,7 @@ class ArenaTest(TrainingTest):
             model.zero_grad(set_to_none=True)
 
     def test_of_a_process_set(self):
-        """It is in memory of torch's."""
+        """It is in memory that torch allocates."""
         process_set = hvd.add_process_set([*range(self.size)], duplicate=True)
         self.addCleanup(hvd.remove_process_set, process_set)
         model, optimizer = self.make(process_set=process_set)

@@ -192,7 +192,7 @@ class Errors(ranks.RanksTest):
 
 class Timelines(ranks.RanksTest):
     def test_one_of_an_operation(self):
-        """With the arguments of Horovod's."""
+        """With the arguments that Horovod takes."""
         folder = gz.broadcast_object(tempfile.mkdtemp())
         self.assertTrue(gz.start_timeline(folder, mark_cycles=True))
         gz.allreduce(numpy.ones(3), name="is recorded")

@@ -115,7 +115,7 @@ class Optimizers(TrainingTest):
         contexts = set()
 
         class Rounded(hvd.Compressor):
-            """A compressor of the user's own, with a context for each tensor. It changes how they
+            """A user-defined compressor, with a context for each tensor. It changes how they
             lie in memory."""
 
             @staticmethod

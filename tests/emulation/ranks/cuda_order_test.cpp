@@ -41,7 +41,7 @@ void allreduce_between_kernels(Session& session, Report& report, std::size_t cou
     handle.wait();
 }
 
-/// The same with memory of the trainer's for the result.
+/// The same, with the trainer's memory for the result.
 void all_gather_between_kernels(Session& session, Report& report, std::size_t count) {
     Trainer trainer;
     const auto all = count * static_cast<std::size_t>(session.size());
@@ -94,7 +94,7 @@ void held_allreduce(Session& session, Report& report, std::size_t count) {
                   text_of("the sums of ", count));
 }
 
-/// The paths of a new set are tried while a stream of the trainer's stands still on rank 0, until
+/// The paths of a new set are tried while a trainer stream stands still on rank 0, until
 /// the set's first bundle is enqueued on all ranks.
 void first_of_a_set_beside_a_held_stream(Session& session, Report& report) {
     Trainer trainer;

@@ -3,7 +3,7 @@
 
     ends      a rank is killed, throws, or its device fails or hangs: the others have an error with
               the cause soon, and all processes end
-    host      a job of host tensors calls nothing of CUDA's
+    host      a job of host tensors never calls CUDA
     paths     the log and gz-info say which path device tensors take, and why no better one
     calls     each function of CUDA that a rank calls fails, at some of its calls: no job hangs, and
               each rank says what CUDA said, or all its results are right

@@ -10,11 +10,11 @@
 #include <type_traits>
 #include <utility>
 
-/// Guozhuang for Eigen 3.4. Vectors and matrices of Eigen's are tensors as they are (see
+/// Guozhuang for Eigen 3.4. Eigen vectors and matrices are tensors as they are (see
 /// TensorView); these views add rows and columns, and Eigen's half and bfloat16.
 namespace guozhuang::eigen {
 
-/// The DType of a scalar type of Eigen's.
+/// The DType of an Eigen scalar type.
 template <class Scalar>
 constexpr DType dtype_of_scalar() {
     if constexpr (std::is_same_v<Scalar, Eigen::half>)

@@ -227,7 +227,7 @@ def get(function, *arguments, kind=c_int):
 
 
 def make_tensor(address, shape, dtype, device=None):
-    """A contiguous tensor of the caller's, who keeps its memory. Without a device the host's."""
+    """A contiguous tensor; the caller keeps its memory. Without a device it is on the host."""
     if device is None:
         return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape))
     return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape), device)

@@ -24,7 +24,7 @@ _is_ending = threading.Event()
 
 
 class InUse:
-    """An object of the library's, and what owns the memory that it uses."""
+    """A library object, and what owns the memory that it uses."""
 
     pointer = None
     result = None  # once it was taken
@@ -106,8 +106,8 @@ def own_objects():
 
 
 def free(function, pointer):
-    """Frees an object of the library's, but for a child of fork(), which has its parent's, and when
-    the interpreter ends."""
+    """Frees a library object, except in a child of fork(), where it is the parent's, and while the
+    interpreter ends."""
     if os.getpid() == _process and not _is_ending.is_set():
         function(pointer)
 

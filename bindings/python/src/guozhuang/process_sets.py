@@ -9,8 +9,8 @@ from .lacks import as_one
 
 
 class _Pointer(ctypes.c_void_p):
-    """To a set of the library's. A thread that goes on after Ctrl-C may use it longer than its
-    ProcessSet does."""
+    """Points to a library process set. A thread that goes on after Ctrl-C may use it longer than
+    its ProcessSet does."""
 
     def __del__(self):
         if self:

@@ -1,4 +1,4 @@
-"""What operations give whose size only they know, in memory of the library's."""
+"""Results whose size only the operation knows, in the library's memory."""
 import ctypes
 import math
 

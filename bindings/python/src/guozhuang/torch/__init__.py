@@ -1,4 +1,4 @@
-"""Guozhuang for PyTorch. It has the names and arguments of horovod.torch, so a script of Horovod's
+"""Guozhuang for PyTorch. It has the names and arguments of horovod.torch, so a Horovod script
 runs with only its import changed:
 
     import guozhuang.torch as hvd

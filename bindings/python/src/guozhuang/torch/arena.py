@@ -53,7 +53,7 @@ class Arena:
 
 
 def _size_of(count, dtype, device):
-    """In bytes, of the host's."""
+    """Bytes of host memory."""
     return count * torch.empty(0, dtype=dtype).element_size() if device.type == "cpu" else 0
 
 

@@ -144,7 +144,7 @@ class _DistributedAdasum(_Wrapper):
 
 
 # PyTorch adds its hooks, and the profiler's, to a step() that is not marked: load_state_dict()
-# would have them run before the reduction, and again in the step() of the optimizer's own class.
+# would have them run before the reduction, and again in step() of the wrapped optimizer class.
 _Distributed.step.hooked = _DistributedAdasum.step.hooked = True
 
 

@@ -19,7 +19,7 @@ inline ProcessSet ranks_of(const OptimizerOptions& options) {
 }
 
 /// Memory for gradients: an arena, which the other ranks of the host have mapped, or, where the
-/// ranks of a process set train, memory of libtorch's. The tensors keep it alive.
+/// ranks of a process set train, memory that libtorch allocates. The tensors keep it alive.
 class GradientMemory {
 public:
     /// For the gradients of these parameters, and a float for each. Collective, but for a process
