@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string_view>
 
-/// The table of allreduce algorithms. Whatever goes through all of them goes through this table:
-/// configuration, selection, dispatch, the choices of gz-perf, tests.
+/// The table of allreduce algorithms. All code that handles every algorithm uses it: configuration,
+/// selection, dispatch, the choices of gz-perf, tests.
 namespace guozhuang::selection {
 
 /// In which order the terms of a sum are added; algorithms of one class give the same bits.
@@ -20,12 +20,12 @@ enum class OrderClass : std::uint8_t {
     hierarchy
 };
 
-/// Into what an algorithm cuts its blocks.
+/// How an algorithm cuts its blocks into segments.
 enum class Segments : std::uint8_t {
     none,
     longest,  ///< as long as the policy allows: two of a chunk are in flight
     shared,   ///< shorter on more ranks: one for each rank of a chunk is in flight
-    staged    ///< shorter: those of a chunk, together, are half of the longest
+    staged    ///< shorter: the segments of a chunk add up to half of the longest
 };
 
 struct AlgorithmRow {
@@ -33,7 +33,7 @@ struct AlgorithmRow {
     std::string_view name;
     OrderClass order = OrderClass::tree;
     Segments segments = Segments::none;
-    /// GUOZHUANG_ALGORITHM takes it; the others are chosen where ranks share memory.
+    /// GUOZHUANG_ALGORITHM accepts it; the others are chosen where ranks share memory.
     bool by_name = false;
 };
 
@@ -79,8 +79,7 @@ constexpr OrderClass order_class_of(Algorithm algorithm) noexcept {
     return row_of(algorithm).order;
 }
 
-/// A ring cannot be had together with reproducible sums; whoever reads the configuration refuses
-/// the pair.
+/// A ring cannot give reproducible sums; the reader of the configuration refuses the pair.
 constexpr bool contradictory(Algorithm forced, bool reproducible) noexcept {
     return reproducible && order_class_of(forced) != OrderClass::tree;
 }

@@ -14,7 +14,7 @@
 #include "collectives/ring/pipelined_allreduce.hpp"
 #include "collectives/staged/staged_allreduce.hpp"
 
-/// Every allreduce algorithm of the table, and how one of them is run.
+/// Every allreduce algorithm of the table, and the function that runs one.
 namespace guozhuang {
 
 namespace detail {
@@ -31,7 +31,7 @@ bool run_if_chosen(Algorithm chosen, Site& site) {
 }
 }  // namespace detail
 
-/// Throws Error(internal) for what is no algorithm: automatic, which selection replaces.
+/// Throws Error(internal) for automatic, which selection replaces by an algorithm.
 template <AllreduceSite Site>
 void allreduce(Algorithm chosen, Site& site) {
     const bool done = [&]<std::size_t... n>(std::index_sequence<n...>) {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-/// The table of operations: what must be known of one without running it. The file of each in
+/// The table of operations: the facts that callers need without running one. The file of each in
 /// operations/ runs it.
 namespace guozhuang {
 
@@ -29,20 +29,20 @@ constexpr OperationKind last_of(OperationKind) noexcept {
 struct OperationRow {
     OperationKind kind;
     std::string_view name;
-    /// The tensors receive the results, element by element: so several may be moved as one, or
-    /// parts of one after the other.
+    /// The tensors receive the results, element by element, so several may be moved as one, or one
+    /// in parts.
     bool in_place = false;
-    /// Each tensor has a result of its own, whose rows are counted.
+    /// Each tensor has its own result, with a number of rows.
     bool has_rows = false;
-    bool rows_differ = false;  ///< dim 0 of the tensor need not be the same on all ranks
-    bool has_splits = false;   ///< numbers of rows into which it cuts its tensor, one for each rank
+    bool rows_differ = false;    ///< dim 0 of the tensor need not be the same on all ranks
+    bool has_splits = false;     ///< it cuts its tensor into a number of rows for each rank
     bool splits_agreed = false;  ///< they must be the same on all ranks
     bool has_op = false;         ///< a reduce op, and scales
-    /// One in place and without an op gives the root's tensors to the others.
+    /// An in-place operation without an op copies the root's tensors to the others.
     bool has_root = false;
     bool in_log_only = false;  ///< executed by the engine; no backend runs it
-    /// Fails if a rank has joined. The others take what changes nothing from such a rank; one with
-    /// a root fails only if that has joined.
+    /// Fails if a rank has joined. Other operations take neutral values from such a rank; one with
+    /// a root fails only if the root has joined.
     bool needs_all_ranks = false;
 };
 

@@ -11,10 +11,10 @@
 #include "collectives/operations/broadcast.hpp"
 #include "collectives/operations/reduce_scatter.hpp"
 
-/// Every operation of the table, and how one of them is run.
+/// Every operation of the table, and the function that runs one.
 namespace guozhuang {
 
-/// Throws Error(internal) for an operation of the log alone, and what the site throws.
+/// Throws Error(internal) for an operation that only the log handles, and what the site throws.
 template <OperationSite S>
 void run(OperationKind operation, S& site) {
     visit(operation, [&]<OperationKind kind>() {

@@ -9,16 +9,17 @@ namespace guozhuang::selection {
 /// the policy of the rank that appended it, so that no rank chooses for itself. The sizes are those
 /// of the configuration (base/config.hpp).
 struct Policy {
-    /// One of those that GUOZHUANG_ALGORITHM takes; automatic: the choice is free.
+    /// One that GUOZHUANG_ALGORITHM accepts; automatic: the choice is free.
     Algorithm forced = Algorithm::automatic;
-    /// The order class is always tree, so that every algorithm gives the same bits: that was asked
-    /// for, or all ranks are on one host.
+    /// The order class is always tree, so that every algorithm gives the same bits: because the
+    /// user wants it, or because all ranks are on one host.
     bool reproducible = false;
     /// All ranks have memory in which they stage data for each other.
     bool staging = false;
-    /// The ranks are on several hosts, as many on each, and those of a host have such memory.
+    /// The ranks are on several hosts, the same number on each, and those of a host have such
+    /// memory.
     bool hierarchy = false;
-    std::size_t small_bytes = 0;  ///< up to here latency counts more than bytes
+    std::size_t small_bytes = 0;  ///< up to this size latency costs more than bytes
     /// The largest segment; two per chunk in flight should stay in L2.
     std::size_t segment_bytes = 0;
     friend bool operator==(const Policy&, const Policy&) = default;

@@ -8,8 +8,8 @@
 #include "collectives/policy.hpp"
 
 /// Chooses the algorithm and the segments of an allreduce: a pure function of values that all ranks
-/// agree on. docs/algorithms.md describes the choice. Every other operation has one for messages
-/// and one for stages.
+/// agree on. docs/algorithms.md describes the choice. Every other operation has one algorithm for
+/// messages and one for stages.
 namespace guozhuang::selection {
 
 struct AllreduceShape {
@@ -49,8 +49,8 @@ constexpr Algorithm algorithm_of(const AllreduceShape& shape) noexcept {
     return small ? Algorithm::recursive_doubling : Algorithm::direct;
 }
 
-/// Direct algorithms have p segments of a chunk in flight where the ring has two: shorter ones, so
-/// that they stay in cache too.
+/// Direct algorithms have p segments of a chunk in flight, the ring only two: shorter ones stay in
+/// cache too.
 constexpr std::size_t direct_segment_bytes(int ranks, std::size_t segment_bytes) noexcept {
     const auto shorter = 2 * segment_bytes / static_cast<std::size_t>(std::max(ranks, 2));
     return std::min(segment_bytes, std::max<std::size_t>(shorter, 8 * 1024));

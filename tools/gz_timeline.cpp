@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
     try {
         return run(argc, argv);
     } catch (const nlohmann::json::exception& error) {
-        fmt::print(stderr, "gz-timeline: an event is none of the format's: {}\n", error.what());
+        fmt::print(stderr, "gz-timeline: an event has another format: {}\n", error.what());
         return 2;
     } catch (const timeline::BadInput& error) {
         fmt::print(stderr, "gz-timeline: {}\n", error.what());

@@ -15,15 +15,15 @@ namespace guozhuang {
 /// A backend lends this to one allreduce on one rank: the bundle, memory, and the ways to the other
 /// ranks.
 ///
-/// `cut` cuts the bundle into so many blocks and gives the arguments of the algorithm, all but
-/// their scratch; `scratch` gives so many bytes, until the next call. `wire` is a Wire of all
-/// ranks, `ring` one in which the ranks of a host are neighbours.
+/// `cut` cuts the bundle into this many blocks, and returns the arguments of the algorithm except
+/// their scratch. `scratch` returns this many bytes, valid until the next call. `wire` is a Wire of
+/// all ranks, `ring` one in which the ranks of a host are neighbours.
 ///
-/// Where all ranks stage for each other, `stage(args, move)` returns move(group, args) with their
-/// PeerMemory: false if the operation was offered and has not taken place. Where there are several
-/// hosts with as many ranks each, `stage_on_host(args, move)` calls move(group, args) for the ranks
-/// of this host, `across` is a Wire of the ranks that have this one's number on each host, and
-/// `within` the arithmetic of sums that are not yet complete.
+/// If all ranks stage for each other, `stage(args, move)` returns move(group, args) with their
+/// PeerMemory: false if the operation was offered and did not take place. If there are several
+/// hosts with the same number of ranks, `stage_on_host(args, move)` calls move(group, args) for the
+/// ranks of this host, `across` is a Wire of the ranks that have this rank's number on each host,
+/// and `within` is the arithmetic of partial sums.
 template <class S>
 concept AllreduceSite = requires(S& site, int blocks, std::size_t bytes) {
     { site.cut(blocks) } -> std::same_as<AllreduceArgs>;
@@ -35,7 +35,7 @@ concept AllreduceSite = requires(S& site, int blocks, std::size_t bytes) {
 };
 
 /// run_allreduce<Algorithm::ring>(site) does the allreduce of a site by a ring. The file of each
-/// algorithm of the table (algorithms.hpp) says how.
+/// algorithm of the table (algorithms.hpp) defines it.
 template <Algorithm algorithm>
 inline constexpr auto run_allreduce = nullptr;
 

@@ -14,9 +14,9 @@ namespace guozhuang {
 
 /// Where the streams of the ranks meet.
 enum class Phase : std::uint8_t {
-    filled,  ///< what the others read is in place
-    passed,  ///< in a ring: so is what has come by each hop
-    taken    ///< the others have read it, and written what they write
+    filled,  ///< this rank's half holds what the others read
+    passed,  ///< in a ring: the hop's block is in this rank's half
+    taken    ///< this rank is done with the peer's half, reads and writes
 };
 
 /// The `time`-th arrival of a stream at a phase.
@@ -25,22 +25,24 @@ struct Moment {
     std::uint32_t time = 0;
 };
 
-/// A backend lends this to one operation on tensors of a device, on one rank. All that it does is
-/// enqueued on a stream of that device, and nobody waits for it but the streams of the ranks for
-/// each other. Each rank has an arena, in two halves: while a chunk of the tensors is in one half
-/// of each, the next one is put into the other.
+/// A backend lends this to one operation on tensors of a device, on one rank. It enqueues all its
+/// work on a stream of that device; only the streams of the ranks wait for each other. Each rank
+/// has an arena in two halves: while one chunk of the tensors is in one half, the next is written
+/// to the other.
 ///
 /// `tensor` describes a tensor. `rows` are the rows of each tensor's result, by the rank that they
-/// come from (a reduce_scatter has one number, the rows of this rank), `result` is the memory of
-/// one, and `gather` exchanges numbers: these three may wait for the other ranks.
+/// come from (a reduce_scatter has one number, the rows of this rank). `result` is the memory of
+/// one result. `gather` exchanges numbers. `rows` and `gather` may wait for other ranks; `result`
+/// may allocate, and so wait for the device.
 ///
-/// `half` is one of the halves of a rank's arena, of half_bytes(). `copy` copies what the elements
-/// of Copies say, `copy_prescaled` multiplies it by the prescale. `reduce` makes one of the inputs
-/// and puts it into all outputs, divided and scaled; `add` does so without that. `take_numbers`
-/// numbers so many chunks among all of this set, and returns the first number.
+/// `half` is one half of a rank's arena, of half_bytes(). `copy` makes each of the copies, and
+/// `copy_prescaled` multiplies by the prescale as well. `reduce` combines the inputs, applies
+/// divisor and postscale, and writes the result to every output; `add` only combines.
+/// `take_numbers` numbers that many chunks, consecutively in this set, and returns the first
+/// number.
 ///
-/// `announce_to` tells a rank that this stream has come to a moment, and `wait_for` makes this
-/// stream wait until that of the rank has; `meet` does both with all other ranks.
+/// `announce_to` tells a rank that this stream has come to a moment. `wait_for` makes this stream
+/// wait until that rank's stream has. `meet` does both with all other ranks.
 template <class S>
 concept ArenaSite = requires(
     S& site, int rank, std::size_t i, DType dtype, Moment moment, std::optional<Moment> perhaps,

@@ -22,23 +22,23 @@ namespace guozhuang {
 struct SiteTensor {
     std::span<std::byte> memory;
     DType dtype = DType::f32;
-    std::int64_t rows = 0;  ///< of dim 0; 0 where no rows are counted
+    std::int64_t rows = 0;  ///< of dim 0; 0 if the operation does not count rows
     std::size_t row_bytes = 0;
     std::span<const std::int64_t> splits = {};  ///< rows for each rank; reduce_scatter: or none
 };
 
-/// A backend lends this to one operation on one rank: its tensors, its options, memory, arithmetic,
+/// A backend lends this to one operation on one rank: its tensors and options, memory, arithmetic,
 /// and the ways to the other ranks.
 ///
-/// `result` gives the memory of a tensor's result, cut into these rows. It and `require_possible`
-/// throw Error(wire) for numbers of rows that no rank can have told. `scratch` gives memory of that
-/// many bytes, until the next call or the next algorithm; `wide_integers` gives memory for that
-/// many numbers, until the next call. `blocks` keeps its memory between operations.
+/// `result` returns the memory of a tensor's result, cut into these rows. It and `require_possible`
+/// throw Error(wire) for impossible numbers of rows. `scratch` returns this many bytes, valid until
+/// the next call or the next algorithm; `wide_integers` returns memory for this many numbers, valid
+/// until the next call. `blocks` keeps its memory between operations.
 ///
 /// `wire` is a Wire of all ranks, `ring` one in which the ranks of a host are neighbours;
-/// `in_ring_order` puts blocks of the ranks into its order. Where `stages()`, all ranks have memory
-/// in which they stage for each other: `stage(bytes, move)` calls move(group) with their
-/// PeerMemory. `bytes` is how many the operation moves, the same on all ranks.
+/// `in_ring_order` puts blocks of the ranks into its order. If `stages()`, all ranks have memory in
+/// which they stage for each other, and `stage(bytes, move)` calls move(group) with their
+/// PeerMemory. `bytes`: how many the operation moves, the same on all ranks.
 ///
 /// For reductions, `reduce` is the arithmetic of a dtype, and `sum_site` lends what an allreduce
 /// algorithm needs for some tensors of one dtype. Integers of up to 32 bits are averaged in 64 bits
@@ -76,7 +76,7 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
 };
 
 /// run_operation<OperationKind::broadcast>(site) does the broadcast of a site. The operation's file
-/// in operations/ says how; an operation of the log has none.
+/// in operations/ defines it; operations that only the log handles have none.
 template <OperationKind kind>
 inline constexpr auto run_operation = nullptr;
 

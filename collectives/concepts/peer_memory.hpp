@@ -16,23 +16,23 @@ struct RegionRef {
     std::uint64_t bytes = 0;
 };
 
-/// A few bytes that reach the others together with the word that says that a round is published.
+/// A few bytes that reach the others together with the word that publishes a round.
 inline constexpr std::size_t note_bytes = 48;
 
 /// How an algorithm reaches the other ranks of its group through memory that all have mapped. Ranks
 /// are group ranks, 0 .. size()-1.
 ///
-/// Work goes in *rounds*, which are counted on from one operation to the next. For each round every
-/// rank has a *room*, of the same size on all ranks and aligned to scratch_alignment, and a *note*
-/// of note_bytes. In round r a rank writes its own room and note of r, and ends that with
+/// Work goes in *rounds*, whose count continues from one operation to the next. For each round
+/// every rank has a *room*, of the same size on all ranks and aligned to scratch_alignment, and a
+/// *note* of note_bytes. In round r a rank writes its own room and note of r, and ends that with
 /// publish(): then it is in round r+1. await(r) returns once all ranks have published round r; from
 /// then on this rank may read what they have written. A round may have *answers*: after await(r) a
-/// rank may write to the others' rooms of r, too, each to parts that are nobody else's, and says
-/// with answer(r) that it has. await_answers(r) returns once all ranks have. Answers may also be
-/// written to other memory that all ranks have mapped.
+/// rank may write to the others' rooms of r, too, each to its own parts, and then calls answer(r).
+/// await_answers(r) returns once all ranks have. Answers may also be written to other memory that
+/// all ranks have mapped.
 ///
-/// A room is used again three rounds later: before a rank writes its room of round r+3 it has
-/// awaited round r+1, and the answers of round r if it has any.
+/// A room is reused three rounds later: before a rank writes its room of round r+3 it has awaited
+/// round r+1, and the answers of round r if there are any.
 ///
 /// The first round of an operation may be an offer, which the ranks have not agreed on: its await
 /// returns false, on all of them, if some rank did not offer the same. Then nothing has happened,
@@ -41,7 +41,7 @@ inline constexpr std::size_t note_bytes = 48;
 /// `locate` names this rank's memory for the others: all of it or the largest part that they can
 /// reach. `at` gives the memory that a rank has named (empty: this rank cannot reach it).
 ///
-/// `put` copies to a room, in the way that lets the others read it fastest.
+/// `put` copies to a room in the way that the others can read fastest.
 ///
 /// Call `yield_to_others` every MiB or so inside a long copy loop: it lets control messages and
 /// other process sets make progress. All functions that publish, answer or wait, and

@@ -8,11 +8,10 @@ namespace guozhuang {
 /// The arithmetic of one reduction, for a dtype, an op and a finish (division for average, then
 /// postscale). Pure and thread-safe.
 ///
-/// There are two number formats: *elements* as they lie in tensors, and *partials*, in which sums
-/// are kept (f32 for f16 and bf16, else the element type). An algorithm that keeps or sends
-/// partials rounds once, at the end; one that sends elements rounds at each hop. All spans of one
-/// call hold the same number of elements, perhaps none, and are aligned at least to the element
-/// size.
+/// There are two number formats: *elements*, as in tensors, and *partials*, in which sums are kept
+/// (f32 for f16 and bf16, otherwise the element type). An algorithm that keeps or sends partials
+/// rounds once, at the end; one that sends elements rounds at each hop. All spans of one call hold
+/// the same number of elements, perhaps none, and are aligned at least to the element size.
 class Reduce {
 public:
     virtual ~Reduce() = default;

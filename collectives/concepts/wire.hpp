@@ -12,9 +12,9 @@ namespace guozhuang {
 /// `send` and `receive` start a message and return at once; the wire uses the memory until
 /// `wait(ticket)` has returned. Messages between two ranks match in the order in which they were
 /// started, and both sides know every length beforehand. No algorithm starts a message of zero
-/// bytes. Waiting for a ticket that was default-constructed, or waited for before, returns at once.
-/// Every function may throw guozhuang::Error (the job was aborted, the transport failed);
-/// algorithms do not catch it.
+/// bytes. Waiting for a default-constructed ticket, or for one again, returns at once. Every
+/// function may throw guozhuang::Error (the job was aborted, the transport failed); algorithms do
+/// not catch it.
 template <class W>
 concept Wire = requires(W& wire, std::span<const std::byte> out, std::span<std::byte> in, int peer,
                         typename W::Ticket& ticket) {

@@ -1,17 +1,16 @@
-// Direct exchange through the arenas of devices whose memory all ranks reach. Each rank puts what
-// it contributes into an arena of its own, and takes what it needs from the arenas of all, by
-// kernels and copies of its own; an allreduce is reduced block by block, each by one rank, into the
-// arenas of all.
+// Direct exchange through the arenas of devices whose memory all ranks reach. Each rank writes its
+// contribution to its own arena, and reads what it needs from all arenas with its own kernels and
+// copies. In an allreduce each rank reduces one block and writes the result to all arenas.
 //
 //     fill 0, fill 1, meet, take 0, meet, finish 0, fill 2, meet, take 1, meet, finish 1, ...
 //
-// The streams meet in one order on all ranks, and a rank has announced what it has done before it
-// waits for the others: so they come to the end, whatever the program does.
+// The streams meet in the same order on all ranks, and a rank announces what it has done before it
+// waits for the others, so the streams cannot deadlock.
 //
 // Cost of an allreduce of n bytes, for each chunk two meetings; a rank copies n to its arena and
 // back, and reads and writes n of all arenas together.
-// Order: an element is summed up along the host's tree over the ranks, so the bits are the same by
-// every path.
+// Order: an element is summed along the host's tree over the ranks, so every path gives the same
+// bits.
 #pragma once
 
 #include <algorithm>
@@ -30,14 +29,14 @@
 
 namespace guozhuang::arenas {
 
-/// exchange<OperationKind::broadcast>(site) does the broadcast of a site; null for operations that
-/// cannot be done so.
+/// exchange<OperationKind::broadcast>(site) does the broadcast of a site. Null for operations that
+/// have no direct exchange.
 template <OperationKind kind>
 inline constexpr auto exchange = nullptr;
 
-/// A chunk is filled into a half that all have taken. The next call that waits announces that, too,
-/// but for the first chunk, if another one is filled before that. `fill`, `take` and `finish` are
-/// called with a chunk's index and its half.
+/// Fills a half only after all ranks have taken its last chunk. Each fill is announced by the next
+/// meet(). The first of several chunks is announced at once, so that peers need not wait for the
+/// second fill. `fill`, `take` and `finish` are called with a chunk's index and its half.
 template <ArenaSite S, class Fill, class Take, class Finish>
 void exchange_chunks(S& site, std::size_t chunks, const Fill& fill, const Take& take,
                      const Finish& finish) {
@@ -98,8 +97,9 @@ inline constexpr auto exchange<OperationKind::broadcast> = []<ArenaSite S>(S& si
         nothing_to_finish);
 };
 
-/// For operations with results. Each rank's tensors are parts, one for each reader or one for all,
-/// and each result consists of parts of all ranks. Parts differ in size: chunks are of the largest.
+/// For operations with results. Each rank's tensors are cut into parts, one for each reader or one
+/// for all, and each result consists of parts from all ranks. Parts differ in size; the largest one
+/// determines the chunks.
 template <ArenaSite S>
 class Parts {
 public:
@@ -112,7 +112,7 @@ public:
     }
 
     std::span<const std::int64_t> rows(std::size_t tensor) const { return rows_[tensor]; }
-    /// Adds the next tensor: its parts by reader. `largest`: bytes of the largest of any rank.
+    /// Adds the next tensor: its parts by reader. `largest`: bytes of the largest part on any rank.
     void contribute(std::vector<std::span<std::byte>> parts, std::size_t largest) {
         contributions_.push_back(std::move(parts));
         largest_.push_back(largest);
@@ -120,8 +120,7 @@ public:
     /// Where the part of a reader begins in a half.
     std::size_t begin_for(int reader) const { return static_cast<std::size_t>(reader) * room_; }
 
-    /// Calls take(fragment, first) for each fragment of a chunk that all have filled, and its half;
-    /// `first` is its offset in the part for one reader.
+    /// Calls take(chunk, half) for each chunk, once all ranks have filled it.
     template <class Take>
     void exchange(const Take& take) const {
         const auto chunks = chunks_of(largest_, room_);
@@ -131,7 +130,8 @@ public:
             [&](std::size_t chunk, std::size_t half) { take(chunks[chunk], half); },
             nothing_to_finish);
     }
-    /// Takes each rank's part of the results from its half, where it begins at `begin`.
+    /// Copies each rank's part of the results from that rank's half, where the part begins at
+    /// `begin`.
     void take(std::span<const Fragment> chunk, std::size_t half, std::size_t begin) const {
         typename S::Copies copies;
         for_each_fragment(chunk, [&](const Fragment& fragment, std::size_t first) {
@@ -146,7 +146,7 @@ public:
         });
         site_.copy(copies);
     }
-    /// Reduces what all ranks have for this one into its results.
+    /// Reduces the parts that all ranks have for this one into its results.
     void reduce(std::span<const Fragment> chunk, std::size_t half) const {
         for_each_fragment(chunk, [&](const Fragment& fragment, std::size_t first) {
             const auto output = part_of(results_[fragment.tensor], fragment);

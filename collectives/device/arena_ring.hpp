@@ -1,15 +1,13 @@
-// Ring through the arenas of devices, which need reach no more than the memory of their left
-// neighbours. Each rank puts what it contributes into an arena of its own, and in each hop takes
-// one block from the arena of its left neighbour into its own. The hops of an allreduce are those
-// of collectives/ring: ranks-1 that add the neighbour's block to the own one, by one kernel each,
-// then as many that copy sums.
+// Ring through the arenas of devices, each of which reaches only its left neighbour's memory. Each
+// rank writes its contribution to its own arena, and in each hop moves one block from its left
+// neighbour's arena to its own. The hops of an allreduce are those of collectives/ring: ranks-1
+// that add the neighbour's block to the own one, by one kernel each, then as many that copy sums.
 //
 //     fill 0, fill 1, hops of 0, finish 0, fill 2, hops of 1, finish 1, ...
 //
 // A hop waits until the left neighbour has `filled` its half, or `passed` the hop before; a half is
-// filled again when the right neighbour has `taken` all of it. Nothing else need be waited for: a
-// rank copies a sum over a block that its right neighbour has read, or else that sum could not have
-// come around the ring.
+// filled again when the right neighbour has `taken` all of it. No other wait is needed: when a sum
+// has come around the ring, the right neighbour has read the block that the sum replaces.
 //
 // P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations,
 // JPDC 69, 2009.
@@ -34,25 +32,26 @@
 
 namespace guozhuang::arenas {
 
-/// around<OperationKind::broadcast>(site) does the broadcast of a site; null for operations that
-/// cannot be done so.
+/// around<OperationKind::broadcast>(site) does the broadcast of a site. Null for operations that
+/// have no ring.
 template <OperationKind kind>
 inline constexpr auto around = nullptr;
 
-/// Times count hops, as many for each chunk as the operation with the most has.
+/// Words count hops. Every chunk advances them by 2(ranks-1), the hops of an allreduce, whatever
+/// the operation.
 constexpr std::uint32_t time_of(std::uint32_t number, int ranks) noexcept {
     return number * 2 * static_cast<std::uint32_t>(ranks - 1);
 }
 
-/// Chunks that go around, and the hops of each in which this rank takes part.
+/// How many chunks go around, and in which hops of each this rank takes part.
 struct Rounds {
     std::size_t chunks = 0;
     int first_hop = 0, end_hop = 0;
 };
 
-/// Fills a half when the right neighbour is done with the chunk that was in it before. At the end
-/// the words are as far on all ranks, whichever hops they have taken part in. `fill` and `finish`
-/// are called with a chunk's index and its half, `hop` with its own number besides.
+/// Fills a half when the right neighbour is done with its last chunk. At the end the words have the
+/// same values on all ranks, including ranks that skipped hops. `fill` and `finish` are called with
+/// a chunk's index and its half, `hop` with the hop's number as well.
 template <ArenaSite S, class Fill, class Hop, class Finish>
 void go_around(S& site, const Rounds& rounds, const Fill& fill, const Hop& hop,
                const Finish& finish) {
@@ -118,7 +117,7 @@ inline constexpr auto around<OperationKind::allreduce> = []<ArenaSite S>(S& site
         [&](std::size_t chunk, std::size_t half) { tensors.get(chunk, own(half)); });
 };
 
-/// In each hop one rank more has the chunk, from the root to its left neighbour.
+/// Each hop brings the chunk to one more rank, from the root around to its left neighbour.
 template <>
 inline constexpr auto around<OperationKind::broadcast> = []<ArenaSite S>(S& site) {
     const PackedTensors tensors(site);
@@ -138,8 +137,8 @@ inline constexpr auto around<OperationKind::broadcast> = []<ArenaSite S>(S& site
         });
 };
 
-/// Ranks have tensors of different sizes: a chunk has a block of the same size for each rank, for
-/// so much of the largest.
+/// Ranks have tensors of different sizes, but a chunk has a block of the same size for each rank:
+/// the size that the largest tensor needs.
 template <>
 inline constexpr auto around<OperationKind::all_gather> = []<ArenaSite S>(S& site) {
     const int rank = site.rank(), ranks = site.ranks();

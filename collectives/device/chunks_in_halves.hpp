@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "collectives/concepts/arena_site.hpp"
@@ -12,8 +11,9 @@
 
 namespace guozhuang::arenas {
 
-/// Enqueues this many chunks: fill 0, fill 1, move 0, fill 2, move 1, ... Either is called with the
-/// chunk's index in its bundle, and its number among all, which is in half number % 2.
+/// Enqueues this many chunks: fill 0, fill 1, move 0, fill 2, move 1, ... `fill` and `move` are
+/// called with the chunk's index in its bundle and its number among all chunks; it is in half
+/// number % 2.
 template <ArenaSite S, class Fill, class Move>
 void enqueue_chunks(S& site, std::size_t chunks, const Fill& fill, const Move& move) {
     const auto first = site.take_numbers(chunks);
@@ -27,13 +27,13 @@ void enqueue_chunks(S& site, std::size_t chunks, const Fill& fill, const Move& m
     }
 }
 
-/// The tensors in place of an operation, which are copied to memory for chunks of them and back.
-/// The fragments of a chunk lie one after the other, each on whole cache lines, so alike on all
-/// ranks, wherever their tensors are.
+/// The tensors of an in-place operation, copied chunk by chunk to other memory and back. The
+/// fragments of a chunk follow each other, each on whole cache lines: the same layout on all ranks,
+/// wherever their tensors are.
 template <ArenaSite S>
 class PackedTensors {
 public:
-    /// Elements of one type, with what lies between them.
+    /// Adjacent fragments of one dtype, with the padding between them.
     struct Run {
         DType dtype = DType::f32;
         std::size_t first = 0, bytes = 0;
@@ -80,7 +80,7 @@ public:
 
 private:
     /// Calls visit(tensor, part, at) for each fragment. Fragments that touch are copied separately:
-    /// a copy of a device must not reach from one allocation into the next.
+    /// a device copy must not reach from one allocation into the next.
     template <class Visit>
     void for_each(std::size_t chunk, const Visit& visit) const {
         std::size_t at = 0;

@@ -132,13 +132,14 @@ private:
     std::array<Slot, chunks_in_flight> slots_;
 };
 
-/// args.blocks: one block per rank, or fewer: the ranks beyond own none.
+/// args.blocks: one block per rank, or fewer; ranks without a block own none.
 template <Wire W>
 void allreduce(W& wire, const AllreduceArgs& args) {
     DirectAllreduce<W>(wire, args).run();
 }
 
-/// The allreduce of a site in so many blocks: one for each rank, or one of rank 0's.
+/// The allreduce of a site in `blocks` blocks: one for each rank, or a single one, which rank 0
+/// sums.
 template <AllreduceSite Site>
 void allreduce_of_blocks(Site& site, int blocks) {
     auto& wire = site.wire();

@@ -53,8 +53,8 @@ namespace guozhuang::hierarchical {
 /// With shorter segments the messages across hosts would be too many and too short.
 inline constexpr std::size_t least_segment_bytes = std::size_t{8} << 10;
 
-/// The longest segment that fits such a room, with so many hosts of so many ranks; 0 if it is too
-/// small.
+/// The longest segment that fits the room, for this many ranks on each of this many hosts; 0 if the
+/// room is too small.
 constexpr std::size_t segment_limit_bytes(std::size_t room_bytes, int local_ranks,
                                           int hosts) noexcept {
     return staged::section_limit_bytes(staged::section_limit_bytes(room_bytes, local_ranks), hosts);
@@ -125,7 +125,7 @@ private:
 
     static std::size_t slot_of(std::size_t chunk) noexcept { return chunk % chunks_in_flight; }
 
-    /// How many hops a chunk has done by the end of the step in which it has that age.
+    /// How many hops a chunk of this age has done by the end of its step.
     int hops_done(std::size_t age) const noexcept {
         return static_cast<int>(age * static_cast<std::size_t>(ring_.hops()) / (lag_ + 1));
     }
@@ -155,14 +155,14 @@ private:
         for (int peer = 0; peer < local_.size(); ++peer)
             if (peer != local_.rank()) visit(peer);
     }
-    /// The part of a rank's room for the segments that an owner has; the rank's own is for results.
+    /// The part of a rank's room for the segments of an owner; the rank's own part is for results.
     std::span<std::byte> part(int peer, std::uint64_t round, int owner) {
         return staged::section(local_.room(peer, round), owner,
                                static_cast<std::size_t>(hosts_) * chunks_.segment_bytes());
     }
 
-    /// Copies an owner's segments of a chunk from this rank's tensors to a room. Returns how many
-    /// bytes.
+    /// Copies an owner's segments of a chunk from this rank's tensors to a room. Returns the number
+    /// of bytes.
     std::size_t copy_out(int owner, std::size_t chunk, std::span<std::byte> room) {
         std::size_t bytes = 0;
         for_each_owned(owner, chunk, [&](const Segment& segment, std::size_t first) {
@@ -214,7 +214,7 @@ private:
     const Reduce& within_;
     int hosts_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
-    AllreduceArgs args_;                           ///< as the ring takes it
+    AllreduceArgs args_;                           ///< for the ring
     Chunks chunks_;
     /// Steps from the first hop of a chunk to its last; 0 if there is only one chunk.
     std::size_t lag_;

@@ -9,7 +9,7 @@ struct Range {
     std::size_t begin, end;
 };
 
-/// The index-th of `count` slices of so many bytes.
+/// The index-th of `count` slices of this many bytes.
 Range slice_of(std::size_t bytes, std::size_t element_bytes, std::size_t index, std::size_t count) {
     const auto elements = bytes / element_bytes;
     const auto share = elements / count;
@@ -20,7 +20,7 @@ Range slice_of(std::size_t bytes, std::size_t element_bytes, std::size_t index, 
     return {begin_of(index), begin_of(index + 1)};
 }
 
-/// Returns the part of a range of the bundle that lies in the tensor of so many bytes at `begin`.
+/// Returns the part of a range of the bundle that lies in the tensor of this many bytes at `begin`.
 Range part_of(Range range, std::size_t begin, std::size_t bytes) {
     const auto clamped = [&](std::size_t at) {
         return std::clamp(at, begin, begin + bytes) - begin;

@@ -17,8 +17,8 @@ struct Segment {
 
 /// The unit that is cut into blocks: block b is its b-th 1/count.
 enum class Cut : std::uint8_t {
-    /// Each tensor, so that an element's block depends on its own tensor alone. For algorithms that
-    /// sum each block in an order of its own: then fusion never changes a sum.
+    /// Each tensor, so that an element's block depends only on its tensor. For algorithms that sum
+    /// each block in a different order: then fusion never changes a sum.
     tensors,
     /// The bundle, one tensor after the other: that gives fewer and longer runs. For algorithms
     /// that sum all blocks in one order.
@@ -27,11 +27,11 @@ enum class Cut : std::uint8_t {
 
 /// A bundle (several tensors moved as one) cut into blocks, without copying it.
 ///
-/// Cuts are at element boundaries; the first `elements % count` slices of what is cut have one
-/// element more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the
-/// tensors' memory; neighbours in memory are one run. Reusable: assign() computes nothing if the
-/// last cut was the same, and allocates only while it grows. Not thread-safe against assign(); the
-/// tensors' memory must outlive the use.
+/// Cuts are at element boundaries; the first `elements % count` slices of a unit have one element
+/// more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the tensors'
+/// memory; neighbours in memory are one run. Reusable: assign() computes nothing if the last cut
+/// was the same, and allocates only while it grows. Not thread-safe against assign(); the tensors'
+/// memory must outlive the use.
 class Blocks {
 public:
     Blocks() = default;
@@ -57,10 +57,10 @@ public:
 
     /// The tensors' own memory of a segment that lies in one run; empty if it spans several.
     std::span<std::byte> in_place(const Segment& segment) const noexcept;
-    /// Where a segment can be received: in place, or else the front of `room`, from which scatter()
-    /// takes it.
+    /// Where a segment can be received: in place, or otherwise at the front of `room`, from which
+    /// scatter() takes it.
     std::span<std::byte> landing(const Segment& segment, std::span<std::byte> room) const noexcept;
-    /// The segment's bytes to send: in place, or else copied to the front of `room`.
+    /// The segment's bytes to send: in place, or otherwise copied to the front of `room`.
     std::span<std::byte> gather(const Segment& segment, std::span<std::byte> room) const noexcept;
     /// Puts a segment's new bytes where they belong; nothing to do if they are there already.
     void scatter(const Segment& segment, std::span<const std::byte> from) const noexcept;

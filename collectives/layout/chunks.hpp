@@ -11,8 +11,8 @@ namespace guozhuang {
 /// How many chunks an algorithm has in flight: one to reduce, one to send, one to receive.
 inline constexpr std::size_t chunks_in_flight = 3;
 
-/// How the blocks are cut across: chunk k is the k-th segment of every block, so that a chunk goes
-/// the whole way through an algorithm while it is hot in cache. Segments are even, at most
+/// How blocks are cut into chunks: chunk k is the k-th segment of every block, so that a chunk goes
+/// all the way through an algorithm while it is hot in cache. Segments are even, at most
 /// `segment_bytes` (a multiple of 64, at least 64) and whole elements. Every rank computes the
 /// same.
 class Chunks {
@@ -27,11 +27,10 @@ public:
     std::size_t count() const noexcept { return count_; }
     /// Slots in use by keep_in_flight.
     std::size_t slots() const noexcept { return std::min(count_, chunks_in_flight); }
-    /// Bytes of the longest segment, in whole cache lines: the room one needs.
+    /// Bytes of the longest segment, in whole cache lines: the room that one needs.
     std::size_t segment_bytes() const noexcept { return segment_bytes_; }
 
-    /// The segment of a block of `block_bytes` in a chunk; empty where the block is shorter than
-    /// that.
+    /// The segment of a block of `block_bytes` in a chunk; empty if the block ends before it.
     Segment segment(int block, std::size_t block_bytes, std::size_t chunk) const noexcept {
         const auto offset = std::min(chunk * segment_bytes_, block_bytes);
         return {block, offset, std::min(segment_bytes_, block_bytes - offset)};
@@ -42,10 +41,10 @@ private:
     std::size_t segment_bytes_ = 0;
 };
 
-/// Takes chunks 0, 1, ... through an algorithm of `steps` steps with up to chunks_in_flight of them
-/// under way, each in a slot of its own: start(slot, chunk) begins one, advance(slot, step) ends a
+/// Takes chunks 0, 1, ... through an algorithm of `steps` steps, with up to chunks_in_flight of
+/// them in flight, each in its own slot: start(slot, chunk) begins one, advance(slot, step) ends a
 /// step and begins the next. The slots take turns, so while one chunk is reduced the messages of
-/// the others travel; and the order of all calls is the same on every rank, so messages match.
+/// the others travel. The order of all calls is the same on every rank, so messages match.
 template <class Start, class Advance>
 void keep_in_flight(std::size_t chunks, int steps, const Start& start, const Advance& advance) {
     constexpr auto depth = chunks_in_flight;

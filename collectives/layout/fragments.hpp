@@ -27,13 +27,13 @@ std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes);
 /// before the fragment does.
 std::span<std::byte> part_of(std::span<std::byte> memory, const Fragment& fragment);
 
-/// One of this many blocks of the memory, each of as many whole cache lines; the last ones may be
-/// shorter, or empty.
+/// One of this many blocks of the memory, all of the same number of cache lines; the last ones may
+/// be shorter, or empty.
 std::span<std::byte> block_of(std::span<std::byte> memory, int block, int blocks);
 
 /// Cuts tensors of these sizes into chunks of at most `chunk_bytes`, a multiple of every element's
-/// size. A tensor is cut at multiples of `chunk_bytes` from its beginning, whatever comes with it,
-/// so that its sums do not depend on the others; the remainders of tensors share chunks.
+/// size. A tensor is cut at multiples of `chunk_bytes` from its beginning, whatever other tensors
+/// there are, so that its sums do not depend on them; the remainders of tensors share chunks.
 std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensors,
                                              std::size_t chunk_bytes);
 

@@ -8,7 +8,7 @@
 /// Rows of dim 0, in which all_gather, all_to_all and reduce_scatter count.
 namespace guozhuang {
 
-/// The memory cut along dim 0, in this many rows each.
+/// The memory cut along dim 0 into parts of these numbers of rows.
 template <class Byte>
 std::vector<std::span<Byte>> cut_rows(std::span<Byte> memory, std::span<const std::int64_t> rows,
                                       std::size_t row_bytes) {
@@ -22,7 +22,7 @@ std::vector<std::span<Byte>> cut_rows(std::span<Byte> memory, std::span<const st
 }
 
 /// How many of these rows each rank gets in a reduce_scatter: its split or, without splits, an
-/// equal part, the first ranks one more.
+/// equal part, with one more for the first ranks.
 inline std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
                                                      std::span<const std::int64_t> splits,
                                                      int ranks) {

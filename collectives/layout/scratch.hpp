@@ -8,8 +8,8 @@
 
 namespace guozhuang {
 
-/// Scratch memory that an algorithm is given starts at a multiple of this, and so does every buffer
-/// cut from it: one cache line.
+/// Scratch memory for an algorithm, and every buffer cut from it, starts at a multiple of this: one
+/// cache line.
 inline constexpr std::size_t scratch_alignment = 64;
 
 /// `bytes` rounded up to whole cache lines: what a buffer cut from scratch takes.
@@ -22,9 +22,9 @@ constexpr std::size_t padded_array(std::size_t count) noexcept {
     return padded(count * sizeof(T));
 }
 
-/// Cuts the caller's scratch into the buffers an algorithm needs, so that no algorithm allocates.
-/// Throws Error(internal) when there is not enough: the caller did not ask the algorithm's own
-/// `*_scratch_bytes`.
+/// Cuts the caller's scratch into the buffers that an algorithm needs, so that no algorithm
+/// allocates. Throws Error(internal) if there is not enough: the caller did not ask for the
+/// algorithm's `*_scratch_bytes`.
 class Scratch {
 public:
     explicit Scratch(std::span<std::byte> memory) noexcept : left_(memory) {}

@@ -14,7 +14,7 @@
 
 namespace guozhuang {
 
-/// blocks[r] is for what rank r has; this rank's is filled.
+/// blocks[r] receives the rows of rank r; this rank's is filled already.
 template <OperationSite S>
 void gather(S& site, std::span<const std::span<std::byte>> blocks) {
     if (!site.stages()) return ring::all_gather(site.ring(), site.in_ring_order(blocks));

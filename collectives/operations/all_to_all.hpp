@@ -1,5 +1,5 @@
-// All-to-all: every rank gives each rank some of its rows, and receives theirs in the order of
-// ranks. How many, the ranks tell each other first.
+// All-to-all: every rank sends each rank some of its rows, and receives rows in the order of ranks.
+// The ranks first tell each other how many.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace guozhuang {
 
-/// given[r] goes to rank r, taken[r] comes from there; `longest_bytes` is the longest that any rank
-/// gives any other.
+/// given[r] goes to rank r, taken[r] comes from there. `longest_bytes`: the most that any rank
+/// gives another.
 template <OperationSite S>
 void exchange(S& site, std::span<const std::span<const std::byte>> given,
               std::span<const std::span<std::byte>> taken, std::size_t longest_bytes) {
@@ -26,7 +26,7 @@ void exchange(S& site, std::span<const std::span<const std::byte>> given,
     });
 }
 
-/// The rows that each rank gives this one, and the most that it gives any.
+/// The rows that each rank gives this one, and the most rows that it gives any rank.
 struct RowsGiven {
     std::vector<std::int64_t> to_this_rank, most;
 };

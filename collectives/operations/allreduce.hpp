@@ -17,7 +17,7 @@
 
 namespace guozhuang {
 
-/// Tensors that one algorithm adds up: of one dtype and one order.
+/// Tensors that one algorithm adds up; they have the same dtype and order.
 struct FusedTensors {
     DType dtype = DType::f32;
     selection::OrderClass order = selection::OrderClass::tree;
@@ -46,7 +46,7 @@ std::vector<FusedTensors> fuse(S& site) {
     return all;
 }
 
-/// By the algorithm that is selected for tensors of these sizes.
+/// Uses the algorithm that is selected for tensors of these sizes.
 template <OperationSite S>
 void add_up(S& site, const FusedTensors& fused) {
     const auto [algorithm, segment_bytes] = selection::choose({.tensor_bytes = fused.largest_bytes,
@@ -59,7 +59,7 @@ void add_up(S& site, const FusedTensors& fused) {
     allreduce(algorithm, sum);
 }
 
-/// In i64, and in parts of a size that all ranks agree on, so that memory is bounded.
+/// Sums in i64, in parts of a size that all ranks agree on, so that memory is bounded.
 template <OperationSite S>
 void average_integers(S& site, const FusedTensors& fused) {
     constexpr std::size_t most_elements = std::size_t{1} << 20;

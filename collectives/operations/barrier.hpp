@@ -1,4 +1,4 @@
-// Barrier: the log has made sure that all ranks have come; this lets them leave together.
+// Barrier: the log has made sure that all ranks are there; this makes them leave together.
 #pragma once
 
 #include "collectives/concepts/operation_site.hpp"

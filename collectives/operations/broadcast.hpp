@@ -1,4 +1,4 @@
-// Broadcast: all tensors become those of the root. They are moved as one, whatever their dtypes.
+// Broadcast: copies the root's tensors to all ranks. They are moved as one, whatever their dtypes.
 #pragma once
 
 #include <cstddef>

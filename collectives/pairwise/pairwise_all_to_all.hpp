@@ -22,8 +22,8 @@
 
 namespace guozhuang::pairwise {
 
-/// outgoing[r] goes to rank r, incoming[r] comes from rank r. Any may be empty; outgoing[r] on rank
-/// s is as long as incoming[s] on rank r. The two must not overlap.
+/// outgoing[r] goes to rank r, incoming[r] comes from rank r. Each may be empty; outgoing[r] on
+/// rank s is as long as incoming[s] on rank r. The two must not overlap.
 template <Wire W>
 void all_to_all(W& wire, std::span<const std::span<const std::byte>> outgoing,
                 std::span<const std::span<std::byte>> incoming) {

@@ -14,8 +14,8 @@
 //   step 3                                                                      4 -> 3
 //   end     0+1+(2+3)+4      0+1+(2+3)+4      0+1+(2+3)+4      0+1+(2+3)+4      0+1+(2+3)+4
 //
-// Cost: ceil(log2 p) (alpha + n beta + n gamma) for a power of two; else a rank of a short group
-// sends to several partners, one after another.
+// Cost: ceil(log2 p) (alpha + n beta + n gamma) for a power of two; otherwise a rank of a short
+// group sends to several partners, one after another.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
 // count. The tensors are widened once, partial sums travel (f16 and bf16 as f32, twice the bytes),
 // and the result is rounded once.
@@ -86,8 +86,8 @@ void for_each_partial(const AllreduceArgs& args, std::span<std::byte> partials,
     }
 }
 
-/// Only the steps: `mine` becomes the combination of all ranks' by combine(into, left, right);
-/// `theirs` is scratch for what arrives.
+/// Only the steps: combines the `mine` of all ranks into `mine`, by combine(into, left, right).
+/// `theirs` is scratch for arriving data.
 template <Wire W, class Combine>
 void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
                std::span<typename W::Ticket> tickets, const Combine& combine) {
@@ -104,7 +104,7 @@ void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
     }
 }
 
-/// args.blocks: any number of blocks, the same on all ranks; one costs least.
+/// args.blocks: any number of blocks, the same on all ranks; one is cheapest.
 template <Wire W>
 void doubling_allreduce(W& wire, const AllreduceArgs& args) {
     if (args.blocks.total_bytes() == 0) return;

@@ -92,7 +92,7 @@ private:
     }
 
     /// Sends the next segment before it waits for the previous send, so that the right neighbour
-    /// need not wait for that one.
+    /// need not wait for the previous one.
     void advance(Slot& slot, int hop) {
         wire_.wait(slot.incoming);
         const auto onward = absorb(slot, hop, slot.arriving);

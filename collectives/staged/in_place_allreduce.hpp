@@ -31,7 +31,8 @@
 
 namespace guozhuang::staged {
 
-/// Where the share of a rank begins: the bundle, one tensor after another, cut at cache lines.
+/// Where a rank's share of the bundle begins; shares are cut at cache lines, one tensor after
+/// another.
 constexpr std::size_t share_begin(std::size_t bundle_bytes, int rank, int ranks) noexcept {
     if (rank == ranks) return bundle_bytes;
     return bundle_bytes / static_cast<std::size_t>(ranks) * static_cast<std::size_t>(rank) /
@@ -42,7 +43,7 @@ constexpr std::size_t share_begin(std::size_t bundle_bytes, int rank, int ranks)
 template <PeerMemory P>
 class InPlaceAllreduce {
 public:
-    /// `terms` and `by_rank`: as many as ranks.
+    /// `terms` and `by_rank`: one element for each rank.
     InPlaceAllreduce(P& group, const TensorRegions<P>& regions, const Reduce& reduce,
                      std::span<std::span<const std::byte>> terms,
                      std::span<std::span<std::byte>> by_rank)
@@ -53,7 +54,7 @@ public:
           terms_(terms),
           by_rank_(by_rank) {}
 
-    /// Adds up this rank's share. All ranks have the sums when all have answered. Returns how many
+    /// Adds up this rank's share. All ranks have the sums once all have answered. Returns how many
     /// bytes it has written to other ranks' memory.
     std::size_t run() {
         std::size_t total = 0;

@@ -7,7 +7,7 @@
 
 namespace guozhuang::staged {
 
-/// A room may be cut into one section for each rank: this long at most.
+/// The largest section if a room is cut into one section for each rank.
 constexpr std::size_t section_limit_bytes(std::size_t room_bytes, int ranks) noexcept {
     return room_bytes / static_cast<std::size_t>(ranks) / scratch_alignment * scratch_alignment;
 }

@@ -1,4 +1,4 @@
-// Staged all-to-all: every rank copies what it sends to its room, and copies in what is for it
+// Staged all-to-all: every rank copies the data that it sends to its room, and copies in its own
 // from the other stages, a segment of each part at a time.
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory

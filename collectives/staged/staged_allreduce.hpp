@@ -97,8 +97,8 @@ private:
         return section(group_.room(peer, round), block, chunks_.segment_bytes());
     }
 
-    /// After the round of the refs: stages a first segment of what is not reduced in place, and
-    /// reduces in place meanwhile.
+    /// After the round of the refs: stages the first segment of the tensors that are not reduced in
+    /// place, and meanwhile reduces the others in place.
     void leave_out_what_is_mapped() {
         const bool in_place = regions_.find_common();
         if (in_place) {
@@ -174,7 +174,7 @@ private:
     const AllreduceArgs& args_;
     Scratch scratch_;
     TensorRegions<P> regions_;
-    const Blocks* blocks_;  ///< what goes through the rooms
+    const Blocks* blocks_;  ///< the blocks that go through the rooms
     Chunks chunks_;
     std::uint64_t first_ = 0;                      ///< the round of chunk 0
     std::span<std::span<const std::byte>> terms_;  ///< by rank
@@ -182,7 +182,7 @@ private:
 };
 
 /// args.blocks: cut in any way, the same on all ranks. args.tensors: those of the blocks.
-/// args.rest: not null. Returns false if its first round was an offer that was not taken: then
+/// args.rest: not null. Returns false if its first round was an offer that not all ranks made: then
 /// nothing has happened.
 template <PeerMemory P>
 bool staged_allreduce(P& group, const AllreduceArgs& args) {

@@ -12,9 +12,9 @@
 
 namespace guozhuang::staged {
 
-/// Takes chunks 0, 1, ... through the rooms, in a round each. stage_out(chunk, round) writes this
-/// rank's bytes of the chunk to its room and returns how many. copy_in(chunk, round) reads those of
-/// the others once all are there, before this rank stages out another chunk.
+/// Takes chunks 0, 1, ... through the rooms, in one round each. stage_out(chunk, round) writes this
+/// rank's bytes of the chunk to its room and returns their number. copy_in(chunk, round) reads the
+/// bytes of the others once all are there, before this rank stages out another chunk.
 template <PeerMemory P, class StageOut, class CopyIn>
 void staged_rounds(P& group, std::size_t chunks, const StageOut& stage_out, const CopyIn& copy_in) {
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {

@@ -27,7 +27,7 @@ public:
         std::size_t bytes() const noexcept { return end - begin; }
     };
 
-    /// Bytes of scratch for so many tensors.
+    /// Bytes of scratch for this many tensors.
     static constexpr std::size_t scratch_bytes(std::size_t tensors) {
         return padded_array<ByteRange>(tensors) + padded_array<std::span<std::byte>>(2 * tensors);
     }

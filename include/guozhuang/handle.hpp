@@ -16,7 +16,7 @@ namespace engine {
 class Pending;
 }
 
-/// The output of an operation that determines its size: a dense tensor that the caller owns, on the
+/// An output whose size the operation determines: a dense tensor that the caller owns, on the
 /// input's device.
 struct Result {
     DType dtype = DType::f32;  ///< the input's
@@ -24,22 +24,22 @@ struct Result {
     Shape shape = {0};
     /// How many rows of dim 0 came from each rank; for reduce_scatter only this rank's own count.
     std::vector<std::int64_t> rows;
-    /// The elements, row-major, in rank order; nothing if they are elsewhere.
+    /// The elements, row-major, in rank order; empty if they are elsewhere.
     std::vector<std::byte> bytes;
     Device device = {};  ///< the input's
-    /// The elements, if they are on a device in memory of the library's. Its last owner frees them,
-    /// for which CUDA waits until the device has done all its work.
+    /// The elements, if they are on a device in the library's memory. The last owner frees it, and
+    /// CUDA then waits until the device has done all its work.
     std::shared_ptr<void> device_memory = {};
     /// The elements, if the caller gave an output (Options::outputs).
     void* output = nullptr;
 
-    /// The elements, where they are: in the caller's output, or as long as this result, or its
-    /// device_memory, lives.
+    /// A view of the elements where they are: in the caller's output, otherwise valid as long as
+    /// this result, or its device_memory, lives.
     TensorView view() & noexcept { return {const_cast<void*>(address()), dtype, shape, device}; }
-    void view() && = delete;  ///< the elements go with a result that nobody keeps
+    void view() && = delete;  ///< a temporary takes its elements with it
 
-    /// The elements, without a copy; they live as those of view(). Throws Error(invalid_argument)
-    /// if T is not the dtype, and if they are in the memory of a GPU.
+    /// The elements without a copy, valid as long as view(). Throws Error(invalid_argument) if T is
+    /// not the dtype, or if the elements are on a GPU.
     template <Element T>
     std::span<const T> values() const& {
         require_on_host(dtype_of<T>);
@@ -79,8 +79,8 @@ private:
 
 /// An operation that was submitted. Copies refer to the same operation. Any thread. Dropping the
 /// last handle is harmless: the operation goes on, and its memory must still outlive it. If it then
-/// fails, that is logged once, as an error; or at level debug if an exception has dropped the
-/// handle, since the program hears of the exception.
+/// fails, the failure is logged once, as an error; or at level debug if an exception dropped the
+/// handle, since the program sees the exception.
 class GUOZHUANG_API Handle {
 public:
     Handle() = default;
@@ -93,23 +93,23 @@ public:
     /// Blocks until the operation is complete, driving it meanwhile. Throws the operation's Error,
     /// in every call.
     void wait() const;
-    /// The same for at most `limit`; false if the operation is not complete by then, and goes on.
-    /// The library's own thread moves large data, so the limit holds meanwhile. The caller itself
-    /// moves up to 1 MiB of this rank's data, and returns late if other ranks send more than that
-    /// or stop in the middle of it.
+    /// The same, for at most `limit`; returns false if the operation is not complete by then. It
+    /// goes on. The library's own thread moves large data, so the limit holds meanwhile. The caller
+    /// itself moves up to 1 MiB of this rank's data, and returns late if other ranks send more than
+    /// that or stop in the middle of it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
-    /// for its completion and returns. Throws if the operation failed before it was enqueued, or is
-    /// going to, because an output has other rows than its result. For a send, and on plain host
-    /// tensors, it is wait().
+    /// for its completion and returns. Throws if the operation failed before it was enqueued, or
+    /// will fail because an output has another number of rows than its result. For a send, and for
+    /// plain host tensors, the same as wait().
     void wait(StreamRef stream) const;
-    /// The same for at most `limit`; false if the operation is not *enqueued* by then (or, where
-    /// that is waited for, not complete), and goes on.
+    /// The same, for at most `limit`; returns false if the operation is not *enqueued* by then (or
+    /// not complete, where this is the same as wait()). It goes on.
     bool wait_for(StreamRef stream, std::chrono::microseconds limit) const;
-    /// Whether wait() would return at once. Only looks: the library's own thread drives. Ranks that
-    /// take turns (RankOptions::turns) have no such thread, so they must wait().
+    /// Whether wait() would return at once. Makes no progress: the library's own thread drives.
+    /// Ranks that take turns (RankOptions::turns) have no such thread, so they must wait().
     bool done() const;
-    /// False for a default-constructed handle, of which nothing else may be called.
+    /// False for a default-constructed handle, on which nothing else may be called.
     explicit operator bool() const noexcept { return pending_ != nullptr; }
 
     explicit Handle(std::shared_ptr<engine::Pending> pending) noexcept;  ///< for the library itself

@@ -19,8 +19,7 @@ struct Traffic {
 /// This rank's traffic so far. Local; any thread. `session` null means Session::current().
 GUOZHUANG_API Traffic traffic(Session* session = nullptr);
 
-/// One line of what the library tells about itself, its job and its machine, for users and bug
-/// reports.
+/// One line of information about the library, the job and the machine, for users and bug reports.
 struct InfoItem {
     /// "build", "mpi", "topology", "devices" or "configuration". The items come section by section,
     /// in this order.
@@ -29,11 +28,11 @@ struct InfoItem {
     std::string value;  ///< for a device that cannot be used: "unusable: " and why
 };
 
-/// Collective: the ranks find out by which path CUDA tensors of all of them go, or which rank
-/// cannot use CUDA, and why; info() then says so. The first operation with such tensors does the
-/// same, and may wait until the device is idle; after this it does not. Each rank tries the device
-/// that its tensors are on, or, if there has been none, the one of its number on the host, where
-/// the world's tensors then must be. Throws what an operation throws. `session` null means
+/// Collective: the ranks find out which path the world's CUDA tensors take, or which rank cannot
+/// use CUDA, and why; info() then reports it. The first operation with such tensors does the same,
+/// and may wait until the device is idle; after this call it does not. Each rank tries the device
+/// that its tensors have been on, or else the device numbered by its local rank, and the world's
+/// tensors must then be there. Throws what an operation throws. `session` null means
 /// Session::current().
 GUOZHUANG_API void try_devices(Session* session = nullptr);
 

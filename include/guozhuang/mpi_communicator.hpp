@@ -12,7 +12,7 @@ namespace guozhuang {
 class MpiCommunicator {
 public:
     constexpr MpiCommunicator() = default;
-    /// For that header and the library: converts an MPI_Comm, be it a pointer or a number.
+    /// For that header and the library: converts an MPI_Comm, whether it is a pointer or a number.
     template <class Handle>
     static MpiCommunicator of(Handle handle) noexcept {
         const auto bytes = std::as_bytes(std::span<const Handle, 1>(&handle, 1));
@@ -30,7 +30,7 @@ public:
         std::ranges::copy(std::span(bytes_).first(bytes.size()), bytes.begin());
         return handle;
     }
-    /// How many bytes the handle has: the library refuses one of another MPI.
+    /// The size of the handle: the library refuses a handle from another MPI.
     std::size_t size() const noexcept { return size_; }
     explicit operator bool() const noexcept { return size_ != 0; }
 

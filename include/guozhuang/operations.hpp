@@ -34,24 +34,24 @@ struct Options {
     std::string name = {};
     /// The user's stream that produces the tensor, for tensors on a device.
     std::optional<StreamRef> stream = {};
-    /// Memory of the caller's for the results, one output for each tensor; none: the library makes
-    /// memory for them. For all_gather, all_to_all and reduce_scatter; others refuse outputs. An
-    /// output has dtype, device and shape of its result, and like the tensors must stay alive and
-    /// untouched until the operation is complete.
+    /// The caller's memory for the results, one output for each tensor; empty: the library
+    /// allocates them. For all_gather, all_to_all and reduce_scatter; other operations refuse
+    /// outputs. An output has the dtype, device and shape of its result. Like the tensors, it must
+    /// stay alive and untouched until the operation is complete.
     ///
     /// In place: the input of all_gather may be this rank's own block of its output, and the output
     /// of reduce_scatter this rank's own block of its input, exactly. Inputs and outputs must not
     /// overlap otherwise.
     ///
-    /// How many rows all_gather and all_to_all give, only the operation finds out. Where an output
-    /// has another number of them, or where the input lies in it but is not the own block, wait()
-    /// throws Error(invalid_argument) on this rank alone, and the contents of the outputs are
-    /// undefined.
+    /// Only the operation itself finds out how many rows all_gather and all_to_all return. If an
+    /// output has another number of rows, or contains the input other than as this rank's own
+    /// block, wait() throws Error(invalid_argument) on this rank alone, and the contents of the
+    /// outputs are undefined.
     std::vector<TensorView> outputs = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
-    /// earlier. Let go on any thread, of the library's too; what frees memory of a device may wait
-    /// for the device there. It may submit operations as it goes, and wait for them, but, where the
-    /// tensor was on a device, for none on a device: that throws Error(invalid_argument).
+    /// earlier. Released on any thread, including the library's own. Its destructor may free device
+    /// memory, and may submit operations and wait for them. If the tensor was on a device, waiting
+    /// there for a device operation throws Error(invalid_argument).
     std::shared_ptr<void> keep_alive = {};
     /// The session whose ranks take part; null: Session::current(), or the process set's.
     Session* session = nullptr;
@@ -88,7 +88,7 @@ GUOZHUANG_API void allreduce(const TensorView& tensor, const AllreduceOptions& o
 GUOZHUANG_API Handle allreduce_async(const TensorView& tensor,
                                      const AllreduceOptions& options = {});
 
-/// The same for several tensors as one operation: all are executed together or, after an error of
+/// The same for several tensors as one operation: all are executed together or, after an error in
 /// any of them, none. Dtypes may differ.
 GUOZHUANG_API void grouped_allreduce(std::span<const TensorView> tensors,
                                      const AllreduceOptions& options = {});
@@ -118,9 +118,9 @@ GUOZHUANG_API ResultHandle all_to_all_async(const ConstTensorView& tensor,
                                             std::span<const std::int64_t> splits = {},
                                             const Options& options = {});
 
-/// Combines the tensors of all ranks, of which rank r gets its part of dim 0; the first dim0 % size
-/// ranks get one row more, or options.splits says how many each gets. The input is not changed, but
-/// for an output in it. Result: [own rows, ...].
+/// Combines the tensors of all ranks; rank r gets its part of dim 0. The first dim0 % size ranks
+/// get one row more, unless options.splits says how many rows each gets. The input is not changed,
+/// except by an output in it. Result: [own rows, ...].
 GUOZHUANG_API Result reduce_scatter(const ConstTensorView& tensor,
                                     const AllreduceOptions& options = {});
 GUOZHUANG_API ResultHandle reduce_scatter_async(const ConstTensorView& tensor,
@@ -139,9 +139,9 @@ GUOZHUANG_API ResultsHandle grouped_reduce_scatter_async(std::span<const TensorV
 /// Options of send and recv.
 struct PointToPointOptions {
     /// Messages between two ranks match by tag, in order. Open MPI carries every tag; with an MPI
-    /// that carries only smaller ones, others throw Error(invalid_argument).
+    /// that carries only smaller tags, larger ones throw Error(invalid_argument).
     std::uint16_t tag = 0;
-    std::optional<StreamRef> stream = {};   ///< of either's tensor, as in Options
+    std::optional<StreamRef> stream = {};   ///< of this side's tensor, as in Options
     std::shared_ptr<void> keep_alive = {};  ///< as in Options
     Session* session = nullptr;             ///< as in Options
     ProcessSet process_set = {};            ///< as in Options
@@ -149,11 +149,11 @@ struct PointToPointOptions {
     std::chrono::milliseconds timeout = {};
 };
 
-/// Sends from one rank to another, or to itself. Dtype and shape of both sides must match, else
-/// both throw Error(mismatch); their devices may differ. A send completes only when its receiver
-/// has come, however small it is: two ranks that both send() first, or one that sends to itself,
-/// wait for ever. Use the _async form on one side. `wait(stream)` of a receive on a device waits
-/// until the message has arrived on the host, and orders later work of the stream behind its copy
+/// Sends from one rank to another, or to itself. Dtype and shape must match on both sides,
+/// otherwise both throw Error(mismatch); devices may differ. Even a small send completes only when
+/// the receiver has called recv: two ranks that both send() first, or a rank that sends to itself,
+/// wait for ever. Use the _async form on one side. For a receive on a device, `wait(stream)` waits
+/// until the message has arrived on the host, and orders later work on the stream behind the copy
 /// to the device: no stream waits for a message.
 GUOZHUANG_API void send(const ConstTensorView& tensor, int to,
                         const PointToPointOptions& options = {});
@@ -164,7 +164,7 @@ GUOZHUANG_API void recv(const TensorView& tensor, int from,
 GUOZHUANG_API Handle recv_async(const TensorView& tensor, int from,
                                 const PointToPointOptions& options = {});
 
-/// Returns when every rank has called it. Does not wait for other operations that are pending.
+/// Returns when every rank has called it. Does not wait for other pending operations.
 GUOZHUANG_API void barrier(const Options& options = {});
 GUOZHUANG_API Handle barrier_async(const Options& options = {});
 
@@ -175,8 +175,8 @@ struct JoinOptions {
 };
 
 /// For a rank that has no more data while others still have some. Until every rank has joined, it
-/// contributes neutral values to the others' operations. Returns the rank that was the last to
-/// join, whose state is the newest.
+/// contributes neutral values to the others' operations. Returns the last rank to join, whose state
+/// is the newest.
 ///
 /// Operations that only the other ranks submit run on all. Joined ranks contribute values that
 /// change no result: 0 to a sum, 1 to a product, the lowest value to a max and so on; no rows to
@@ -185,17 +185,17 @@ struct JoinOptions {
 /// joined ranks: a broadcast whose root has joined, all_to_all, creating and removing a process
 /// set. send and recv do not change.
 ///
-/// Operations that the rank has submitted before go on. Until the join is complete it may submit
-/// nothing in this process set (Error(invalid_argument)); other process sets are not concerned. If
-/// a rank shuts down instead of joining, the join fails with Error(departed) and all joined ranks
-/// are active again. Unnamed operations are numbered from 1 again after a join.
+/// Operations that the rank submitted earlier go on. Until the join is complete it may submit
+/// nothing in this process set (Error(invalid_argument)); other process sets are not affected. If a
+/// rank shuts down instead of joining, the join fails with Error(departed) and all joined ranks are
+/// active again. Unnamed operations are numbered from 1 again after a join.
 GUOZHUANG_API int join(const JoinOptions& options = {});
 GUOZHUANG_API JoinHandle join_async(const JoinOptions& options = {});
 
 namespace detail {
-/// The next asynchronous collective that this thread submits waits for up to `limit` before it
+/// Makes the next asynchronous collective that this thread submits wait for up to `limit` before it
 /// returns, as Handle::wait_for() right after it would, but without waking the library's own
-/// thread. For the bindings of interpreters, whose blocking calls wait in steps.
+/// thread. For bindings to interpreters, whose blocking calls wait in steps.
 GUOZHUANG_API void wait_first(std::chrono::microseconds limit) noexcept;
 }  // namespace detail
 

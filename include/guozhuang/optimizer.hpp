@@ -25,69 +25,70 @@ concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 
 /// How a DistributedOptimizer treats the memory of gradients.
 enum class Memory : std::uint8_t {
-    as_is,  ///< nothing
+    as_is,  ///< leaves it as it is
     /// Shares it with the other ranks of the host (see share()) as long as the optimizer lives, so
     /// that gradients are reduced in place.
     share
 };
 
-/// How gradients are reduced. The same on all ranks of the process set, but for the stream and the
-/// memory of `uses`, which all ranks or none have, in one size.
+/// How gradients are reduced. The same on all ranks of the process set, except the stream and the
+/// memory of `uses`: all ranks give one of the same size, or none does.
 struct OptimizerOptions {
-    /// The same on all ranks; unique among the optimizers of this rank and process set that live.
-    /// Empty: numbered in the order in which this rank makes them.
+    /// The same on all ranks; unique among the live optimizers of this rank and process set. Empty:
+    /// numbered in the order in which this rank makes them.
     std::string name = {};
     ReduceOp op = ReduceOp::average;  ///< over the ranks
-    /// Gradients accumulate over that many calls of step(); only the last of them reduces and
-    /// steps. As in a single process, backward adds to the gradients. The trainer clears them after
-    /// a call that stepped, and divides the loss if it wants the mean over the passes.
+    /// Gradients accumulate over this many calls of step(); only the last call reduces and steps.
+    /// As in a single process, backward adds to the gradients. The trainer clears them after a call
+    /// that stepped, and divides the loss if it wants the mean over the passes.
     int backward_passes_per_step = 1;
     /// Every reduced gradient is multiplied by this. Floating gradients only.
     double gradient_scale = 1;
     std::size_t bundle_bytes = 25u << 20;  ///< gradients travel in bundles of about this size
     /// The size of the first bundle: a small one, so that communication starts early.
     std::size_t first_bundle_bytes = 1u << 20;
-    /// The stream on which backward runs, for gradients on a device, and on which the wrapped
-    /// optimizer then works: step() makes it wait for the averages, and does not wait for the
-    /// device itself. Without one it is the default stream of the gradients' device. set_stream()
-    /// changes it.
+    /// For gradients on a device: the stream on which backward runs, and on which the wrapped
+    /// optimizer then works. step() makes it wait for the averages, and does not itself wait for
+    /// the device. Empty: the default stream of the gradients' device. set_stream() changes it.
     std::optional<StreamRef> stream = {};
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< whose ranks train together; as in Options
-    /// Whether the first batch, and the first after each join, compares the parameters' values over
-    /// the ranks. If they differ, its step() fails with Error(mismatch) on all ranks, which names
-    /// the first parameter that differs, before anything is changed. Compared are the values at the
-    /// first hook of the batch, also one that no_sync() ignores or that only accumulates; without
-    /// hooks, at its first call of step() or synchronize(). A trainer may change values later in
-    /// the batch, and must restore them before step(). Values are compared by a 64-bit hash of
-    /// their bits, which travels with the first bundle; where they are on a device, that hook or
-    /// step waits until the device has come to it. Compares parameters with a gradient (with `uses`
-    /// all) whose values are without strides, and not the gradient's memory.
+    /// Whether the first batch, and the first after each join, compares the parameters' values
+    /// between the ranks. If they differ, step() fails on all ranks before anything is changed,
+    /// with Error(mismatch), which names the first parameter that differs. It compares the values
+    /// as they are at the first hook of the batch, even one that no_sync() ignores or that only
+    /// accumulates; without hooks, at the first call of step() or synchronize(). A trainer that
+    /// changes values later in the batch must restore them before step(). The ranks compare a
+    /// 64-bit hash of the bits, which travels with the first bundle; for values on a device, that
+    /// hook or step waits until the device has computed it. Covers parameters with a gradient (with
+    /// `uses`: all), but no value with strides or in the gradient's own memory.
     bool check_values = true;
-    /// `share` makes construction collective, and is not for a process set. The optimizer must end
-    /// before the gradients' memory is freed.
+    /// `share` makes construction collective, and cannot be combined with a process set. Destroy
+    /// the optimizer before the gradients' memory is freed.
     Memory memory = Memory::as_is;
     /// Host memory with a number for each parameter (at least one), which outlives the optimizer.
     /// With it the ranks tell each other which gradients they have marked: see
     /// GradientReducer::is_used. For averages, sums and Adasum. Gradients that this rank has not
     /// marked are then sent as they are. A parameter without a gradient can be marked, too, and its
-    /// value is compared: its gradient is reduced by the caller.
+    /// value is compared; the caller reduces its gradient.
     std::span<float> uses = {};
-    /// For each parameter the number of its group, or less than 0: gradients of a group travel
-    /// together, whatever their size, as far as their dtype and device are the same. Empty: none.
+    /// For each parameter the number of its group, or a negative number for none. Gradients of a
+    /// group that have the same dtype and device travel together, whatever their size. Empty: no
+    /// groups.
     std::vector<int> groups = {};
 };
 
-/// Callbacks of a GradientReducer, on the thread that calls it: meant for bindings to frameworks.
+/// Callbacks of a GradientReducer, for bindings to frameworks. They run on the thread that calls
+/// it.
 struct BatchCalls {
     /// Returns the stream on which the caller works now, if any, for set_stream(). Called by mark()
-    /// and by whatever closes a batch or waits for it.
+    /// and by every function that closes a batch or waits for it.
     std::function<std::optional<StreamRef>()> stream = {};
     /// Called when this rank closes the batch, before it sends the rest: the last chance to fill
     /// gradients that it has not marked. If it throws, all ranks discard the batch.
     std::function<void()> closing = {};
-    /// Called when every gradient holds its reduced value, by discard() of a closed batch too. If
-    /// it throws, this rank leaves the batch out, as discard() does then.
+    /// Called once every gradient is reduced, also when discard() ends a batch that was already
+    /// closed. If it throws, this rank alone skips the batch.
     std::function<void()> reduced = {};
 };
 
@@ -101,9 +102,9 @@ struct SharingTimes {
 };
 
 /// The part of a DistributedOptimizer that handles gradients: counts them, reduces them bundle by
-/// bundle in reverse order of the parameters, and waits. The bundle that is complete last is held
-/// back until synchronize(), so that each rank can discard the batch until then. One thread at a
-/// time.
+/// bundle in reverse order of the parameters, and waits. It holds the last bundle to become
+/// complete back until synchronize(), so that each rank can discard the batch until then. One
+/// thread at a time.
 class GUOZHUANG_API GradientReducer {
 public:
     /// Parameters without a gradient are ignored unless the options have `uses`. Throws
@@ -115,83 +116,82 @@ public:
     ~GradientReducer();
     GradientReducer(GradientReducer&&) noexcept;
 
-    /// Says that a parameter's gradient is final for this pass. When all of a bundle are, it is
-    /// sent while backward still runs. Ignored in passes that only accumulate. Throws
+    /// Marks a parameter's gradient as final for this pass. A bundle whose gradients are all final
+    /// is sent while backward still runs. Ignored in passes that only accumulate. Throws
     /// Error(invalid_argument) for an unknown parameter, one without a gradient (without `uses`),
     /// or a gradient marked twice, and what a submission throws. After such an error the batch has
-    /// failed: further marks are ignored, and synchronize() throws it again.
+    /// failed: further marks are ignored, and synchronize() throws the error again.
     void mark(std::size_t parameter);  ///< by its position in the constructor's list
     void mark(std::string_view name);  ///< by its name
 
-    /// From now on this stream takes the place of the options', for gradients on its device: what
-    /// is marked next was enqueued on it, and it waits for the averages. A bundle waits for every
-    /// stream on which its gradients were marked. Enqueues nothing, so a trainer that changes
-    /// streams makes the new one wait for the old one's work on the parameters, as it does without
-    /// this library. The stream must live until the step that ends the batch has returned. Throws
+    /// Replaces the stream of the options for gradients on its device: gradients marked from now on
+    /// were enqueued on it, and it waits for the averages. A bundle waits for every stream on which
+    /// its gradients were marked. Enqueues nothing: a trainer that changes streams must make the
+    /// new stream wait for work on the parameters that is on the old one, as it must without this
+    /// library. The stream must live until the step that ends the batch has returned. Throws
     /// Error(invalid_argument) if no gradient is on the stream's device.
     void set_stream(StreamRef stream);
 
-    /// Sends all that synchronize() waits for, and does not wait; also if nothing was marked. Does
-    /// nothing in a pass that only accumulates. Throws as synchronize().
+    /// Sends everything that synchronize() waits for, even if nothing was marked, and does not
+    /// wait. Does nothing in a pass that only accumulates. Throws as synchronize() does.
     void close();
-    /// Waits until every gradient holds its reduced value; of gradients on a device only until
-    /// their reduction is enqueued, for which the stream of the options then waits. If hooks were
-    /// never used, all gradients count as ready. Otherwise gradients that were marked in no pass of
-    /// this step are set to zero, with one warning; with `uses` they are sent as they are. A second
-    /// call in a step does nothing.
+    /// Waits until every gradient holds its reduced value; for gradients on a device only until
+    /// their reduction is enqueued, and the stream of the options then waits for it. If hooks were
+    /// never used, all gradients count as ready. Otherwise gradients that were not marked in any
+    /// pass of this step are set to zero, with one warning; with `uses` they are sent as they are.
+    /// A second call in a step does nothing.
     ///
     /// If it throws, the batch is over on all ranks: gradients may be reduced or not, and the next
-    /// backward begins a new batch. Errors that only this rank knows (of a hook, or of a gradient
-    /// that cannot be cleared) discard the batch before they are thrown. The exception is the error
-    /// that step() was called twice: it discards nothing. If this rank has no gradient at all in a
-    /// batch, call discard().
+    /// backward begins a new batch. Errors that only this rank knows (from a hook, or a gradient
+    /// that cannot be cleared) discard the batch before they are thrown. Only the error that step()
+    /// was called twice discards nothing. If this rank has no gradient at all in a batch, call
+    /// discard().
     void synchronize();
-    /// The same for at most `limit`, so that the caller can do something else in between; false if
-    /// not all gradients are there by then. Another call goes on.
+    /// The same, for at most `limit`, so that the caller can do something else in between. Returns
+    /// false if not all gradients are reduced by then; another call waits for the rest.
     bool synchronize_for(std::chrono::microseconds limit);
-    /// Ends a pass. Returns true if it was one that reduces: then everything has been synchronised,
-    /// and `step` called. If `step` throws, the gradients stay as they are: another call only calls
-    /// `step` again, and discard() leaves the batch out. Call one of them before the next backward:
-    /// else a hook throws, and without hooks `step` gets gradients that were not reduced, which no
-    /// rank notices.
+    /// Ends a pass. If the pass reduces, synchronises, calls `step` and returns true. If `step`
+    /// throws, the gradients stay as they are: another call only calls `step` again, and discard()
+    /// skips the batch. Call one of them before the next backward; otherwise a hook throws, or,
+    /// without hooks, `step` gets gradients that were not reduced, which no rank notices.
     ///
     /// Throws Error(invalid_argument) if hooks are in use and nothing was marked since the last
-    /// step: step() was called twice. Without hooks that cannot be found out: a second call without
-    /// a backward between reduces the gradients again, to averages of averages.
+    /// step: step() was called twice. Without hooks this cannot be detected: a second call without
+    /// a backward in between reduces the gradients again, to averages of averages.
     bool finish_pass(const std::function<void()>& step = {});
     /// Discards this batch: for a rank that cannot go on with it, for instance after an exception
     /// in backward. Call it instead of the step() that ends the batch, in any pass of it, with
     /// hooks or without. On all other ranks that step() then throws Error(discarded), with the
     /// ranks that have discarded the batch and why. No rank steps, gradients may be reduced or not,
     /// and the next backward begins a new batch on all ranks. Waits, as step() does, until every
-    /// rank has come to the end of the batch. Throws errors of synchronize() that are not about the
-    /// batch.
+    /// rank has reached the end of the batch. Throws those errors of synchronize() that are not
+    /// about the batch.
     ///
     /// After synchronize() or synchronize_for(), or after an exception of the wrapped optimizer in
-    /// step(), all ranks have reduced the batch and may have stepped with it. Then the batch is
-    /// left out on this rank only, without waiting (but for averages that synchronize_for() has not
-    /// waited for). All ranks must do the same (for instance skip a
-    /// batch whose reduced gradients are not finite). Otherwise their parameters part, and every
-    /// later reduction fails with Error(mismatch) on all.
+    /// step(), all ranks have reduced the batch and may have stepped with it. Then only this rank
+    /// skips the batch, without waiting (except for averages that synchronize_for() has not waited
+    /// for). All ranks must do the same (for instance skip a batch whose reduced gradients are not
+    /// finite). Otherwise their parameters diverge, and every later reduction fails with
+    /// Error(mismatch) on all ranks.
     void discard(std::string_view reason);
 
     /// Measures how much time Memory::share, or share() of the gradients, would save: reduces zeros
     /// of their shapes and dtypes, in the same bundles, with the same op and scale, from private
     /// memory (5 times), from the same memory shared (9 times) and from private memory again (5
-    /// times), and returns the medians, without the first of each turn. Touches neither the
-    /// gradients nor the batch. Needs as much memory as the gradients meanwhile. Leaves out
+    /// times), and returns the medians, without the first run of each series. Touches neither the
+    /// gradients nor the batch. Temporarily needs as much memory as the gradients. Leaves out
     /// gradients on devices, which cannot be shared.
     ///
-    /// Collective, as a step, and as share() where it can be measured. All ranks get the same
-    /// figures, so they can act alike: the median of the slowest rank, because a step of the job
+    /// Collective like a step, and like share() if sharing can be measured. All ranks get the same
+    /// figures, so they can decide alike: the median of the slowest rank, because a step of the job
     /// lasts until its last rank has the averages. Sharing cannot be measured on several hosts,
-    /// without shared memory, in a process set, and if there is one rank.
+    /// without shared memory, in a process set, or with a single rank.
     ///
     /// Throws Error(invalid_argument) on all ranks if a batch has begun on some rank, and what
     /// operations throw. A rank without enough memory ends the job with Error(out_of_memory).
     SharingTimes measure_sharing() const;
 
-    /// The one of the options, or the numbered one: the same on all ranks, unique on each.
+    /// The name in the options, or the numbered one: the same on all ranks, unique on each.
     const std::string& name() const& noexcept;
     std::string name() && { return std::as_const(*this).name(); }
 
@@ -202,7 +202,7 @@ public:
     void pause() noexcept;   ///< see NoSync; counted
     void resume() noexcept;  ///< takes one pause() back
     bool is_paused() const noexcept;
-    bool is_closed() const noexcept;  ///< all that synchronize() waits for is sent
+    bool is_closed() const noexcept;  ///< all that synchronize() waits for has been sent
     /// Every gradient holds its reduced value; neither a step nor discard() has ended the batch.
     bool is_synchronised() const noexcept;
 
@@ -212,9 +212,9 @@ private:
 };
 
 /// The hook that on_gradient() gives to backward: call it with the parameter's index or name when
-/// its gradient is final. Never blocks, but for the first comparison of values on a device
-/// (OptimizerOptions::check_values). Throws what GradientReducer::mark() throws, which step()
-/// throws again. Cheap to copy; valid as long as its optimizer is not moved. One thread at a time.
+/// its gradient is final. Never blocks, except for the first comparison of values on a device
+/// (OptimizerOptions::check_values). Throws what GradientReducer::mark() throws; step() throws it
+/// again. Cheap to copy; valid as long as its optimizer is not moved. One thread at a time.
 class GradientHook {
 public:
     explicit GradientHook(GradientReducer& reducer) noexcept : reducer_(&reducer) {}
@@ -241,8 +241,8 @@ private:
 /// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all
 /// ranks (of its process set), then lets the wrapped optimizer step. The wrapped optimizer and the
 /// parameters' memory must outlive it. Construction is collective only if it shares memory. step()
-/// is: every rank calls it, or discard(), once for each batch, and several optimizers in the same
-/// order. One thread at a time.
+/// always is: every rank calls it, or discard(), once for each batch; all ranks step several
+/// optimizers in the same order. One thread at a time.
 template <Optimizer O>
 class DistributedOptimizer {
 public:
@@ -255,18 +255,18 @@ public:
     /// everything.
     GradientHook on_gradient() & noexcept { return GradientHook(reducer_); }
 
-    /// Later marks and steps are on this stream: see GradientReducer::set_stream.
+    /// Later marks and steps use this stream: see GradientReducer::set_stream.
     void set_stream(StreamRef stream) { reducer_.set_stream(stream); }
 
-    /// Waits for the averages, then steps. On a device nobody waits but its stream: `step` of the
-    /// wrapped optimizer enqueues its work behind the averages, on the stream of the options, and
-    /// this may return before any of that is done. An operation that fails after it was enqueued
-    /// ends the job: the next call throws that. In a pass that only accumulates, does nothing and
-    /// returns false. Throws Error: mismatch, departed or discarded on all ranks, of which none has
-    /// then stepped; what a hook has thrown in this batch (discarded on the other ranks);
-    /// invalid_argument if hooks are used and step() is called twice. After an exception of the
-    /// wrapped optimizer, which it throws too, call it again, and it only steps, with the same
-    /// averages; or call discard().
+    /// Waits for the averages, then steps. On a device only the stream waits: `step` of the wrapped
+    /// optimizer enqueues its work behind the averages, on the stream of the options, and this may
+    /// return before any of that is done. If an operation fails after it was enqueued, the job
+    /// ends, and the next call throws the error. In a pass that only accumulates, does nothing and
+    /// returns false. Throws Error: mismatch, departed or discarded on all ranks, and then no rank
+    /// has stepped; what a hook has thrown in this batch (discarded on the other ranks);
+    /// invalid_argument if hooks are used and step() is called twice. Also throws what the wrapped
+    /// optimizer throws; then call step() again, which only steps, with the same averages, or call
+    /// discard().
     ///
     /// Without hooks a second call cannot be told from a first one: it steps again with the same
     /// gradients. Call it once after each backward.
@@ -274,8 +274,8 @@ public:
         return reducer_.finish_pass([this] { optimizer_->step(); });
     }
 
-    /// Instead of step(), on a rank that cannot go on with this batch: it fails on all ranks, which
-    /// all go on with the next. See GradientReducer::discard.
+    /// Call this instead of step() on a rank that cannot go on with this batch. The batch fails on
+    /// all ranks, and all go on with the next. See GradientReducer::discard.
     ///
     ///     try {
     ///         model.backward(batch, optimizer.on_gradient());
@@ -292,7 +292,7 @@ public:
         return reducer_.synchronize_for(limit);
     }
 
-    /// Measures, between two steps, what it would save to share the gradients; see
+    /// Measures, between two steps, how much time sharing the gradients would save; see
     /// GradientReducer::measure_sharing.
     SharingTimes measure_sharing() const { return reducer_.measure_sharing(); }
 

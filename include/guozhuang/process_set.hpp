@@ -15,7 +15,7 @@ struct ProcessSetState;
 ///
 /// Sets may overlap. Operations of several sets may be pending at once, and each rank may submit
 /// them in any order; a blocking call waits for its own set only. Roots, and the peers of send and
-/// recv, are ranks of the job; what is in rank order, such as the rows of a Result, is in the order
+/// recv, are ranks of the job; data in rank order, such as the rows of a Result, follows the order
 /// of the set. Each set has its own names.
 ///
 /// A value: copies are the same set. Dropping all of them does not remove the set; it ends with its
@@ -44,18 +44,19 @@ public:
     void remove();
 
     /// This process's rank in the set, from 0. Throws Error(invalid_argument) if it is not in it.
-    /// Local, as all that follow; for all ranks of a session they throw what the session throws.
+    /// This and the functions below send nothing. For a set of all ranks they throw as Session
+    /// does.
     int rank() const;
     int size() const;
     bool contains(int rank) const;   ///< a rank of the job
     std::vector<int> ranks() const;  ///< of the job, ascending
 
-    /// Whether they are the same set. Two values of all ranks are equal if they name the same
+    /// Whether both are the same set. Two values for all ranks are equal if they name the same
     /// session, or none.
     friend bool operator==(const ProcessSet&, const ProcessSet&) noexcept = default;
 
-    /// For the library itself, where it has caught std::bad_alloc in the middle of what this rank
-    /// cannot begin again alone: ends the job. Throws Error(out_of_memory).
+    /// For the library itself, after std::bad_alloc in the middle of work that this rank cannot
+    /// begin again alone: ends the job. Throws Error(out_of_memory).
     [[noreturn]] void end_job_without_memory(std::string_view operation) const;
     /// For the library itself; null: all ranks.
     std::shared_ptr<ProcessSetState> state() const noexcept { return state_; }

@@ -27,15 +27,16 @@ struct SamplerOptions {
 };
 
 /// This rank's share of the samples 0 .. samples-1, in a new order every epoch. Index i of the
-/// common order belongs to rank i % size, so the shares are disjoint (but for padding) and together
-/// are the data set; batches of b on p ranks hold the samples of one batch of b p. The order
-/// depends on seed and epoch only. One thread at a time.
+/// common order belongs to rank i % size, so the shares are disjoint (except for padding) and
+/// together are the data set; batches of b on p ranks hold the samples of one batch of b p. The
+/// order depends on seed and epoch only. One thread at a time.
 class GUOZHUANG_API DistributedSampler {
 public:
     /// Begins with epoch 0. Throws Error(not_initialised).
     explicit DistributedSampler(std::size_t samples, const SamplerOptions& options = {});
 
-    /// Draws the order of an epoch (the first is 0). Local; to be called alike on all ranks.
+    /// Draws the order of an epoch (the first is 0). Local; call it with the same epoch on all
+    /// ranks.
     void set_epoch(std::uint64_t epoch);
 
     /// How many samples this rank has in an epoch.

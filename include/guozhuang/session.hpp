@@ -20,40 +20,40 @@ struct RankOptions {
     /// a failure can be repeated. The body must not wait for other ranks in any other way, nor make
     /// process sets.
     std::optional<std::uint64_t> turns = std::nullopt;
-    /// On how many hosts the ranks seem to be: neighbouring ranks together, as evenly as possible.
-    /// From 1 to the number of ranks.
+    /// How many hosts the ranks appear to be on, from 1 to the number of ranks. Neighbouring ranks
+    /// share a host, as evenly as possible.
     int hosts = 1;
 };
 
 /// Options of a Session.
 struct SessionOptions {
-    /// A communicator of the caller's, whose ranks become the job: mpi_communicator(comm). It is
-    /// duplicated, so it may be freed when the session exists. None: MPI_COMM_WORLD.
+    /// The caller's communicator, mpi_communicator(comm): its ranks become the job. The session
+    /// duplicates it, so the caller may free it after the constructor. None: MPI_COMM_WORLD.
     MpiCommunicator mpi_communicator = {};
 };
 
 /// One rank's membership of the job, from construction to close(). Usually the first line of main.
 /// Construction and close() are collective: every rank calls them. Other functions may be called on
-/// any thread, also at the same time as close(): an operation then is pending, and close()
-/// completes or fails it, or throws Error(not_initialised). Moving and destroying need the object
-/// for themselves.
+/// any thread, even during close(): an operation is then either pending, and close() completes or
+/// fails it, or it throws Error(not_initialised). No other thread may use the object while it is
+/// moved or destroyed.
 ///
 /// The first Session of a process is its default. Further ones share it, and the last to close ends
 /// it; a new one may be made afterwards. A function that is given no session uses the calling
-/// thread's (see run_ranks), else the default. On a thread of run_ranks a new Session is that
-/// rank's, so a trainer that makes its own runs there unchanged.
+/// thread's (see run_ranks), otherwise the default. On a thread of run_ranks a new Session belongs
+/// to that rank, so a trainer that makes its own session runs there unchanged.
 ///
-/// MPI is initialised if the program has not done so, and then finalised when the process exits.
-/// Without mpirun the job has one rank, and MPI is not used. exit(0) and MPI_Finalize close a
-/// session that is open; exit() with another status leaves it. In a child of fork() everything but
-/// closing and destroying throws Error(unavailable).
+/// The session initialises MPI if the program has not; MPI is then finalised when the process
+/// exits. Without mpirun the job has one rank, and MPI is not used. exit(0) and MPI_Finalize close
+/// a session that is open; exit() with another status leaves it. In a child of fork() everything
+/// except closing and destroying throws Error(unavailable).
 class GUOZHUANG_API Session {
 public:
     /// Joins the job. Takes the arguments of main, as MPI programs do; they may be null. Throws
     /// Error: configuration, wire, unavailable.
     explicit Session(int* argc = nullptr, char*** argv = nullptr, SessionOptions options = {});
-    /// As close(), but logs errors instead of throwing them. If an exception destroys the session,
-    /// as leave(), whose reason then cannot name the exception; run() can.
+    /// Closes the session, and logs errors instead of throwing them. If an exception is destroying
+    /// the session, leaves instead; the reason then cannot name the exception, as run() can.
     ~Session();
     Session(Session&&) noexcept;
     Session& operator=(Session&&) = delete;
@@ -80,7 +80,7 @@ public:
     int cross_size() const;       ///< hosts
     bool is_homogeneous() const;  ///< every host has the same number of ranks
 
-    /// The calling thread's Session if it has one, else the default of the process. Throws
+    /// The calling thread's Session if it has one, otherwise the default of the process. Throws
     /// Error(not_initialised).
     static Session& current();
 
@@ -95,7 +95,7 @@ private:
     /// Ends the membership. Returns the runtime if no other session of the process shares it.
     std::shared_ptr<Runtime> give_up();
     void note_failure(Runtime& runtime) const noexcept;
-    /// Sets the runtime, and returns the one before.
+    /// Sets the runtime, and returns the previous one.
     std::shared_ptr<Runtime> replace(std::shared_ptr<Runtime> by) noexcept;
 
     class Membership;
@@ -106,8 +106,8 @@ private:
     int exceptions_at_start_ = 0;
 };
 
-/// The same as functions on Session::current(). Calls of init and shutdown are counted; one
-/// shutdown too many does nothing, nor does either on a thread of run_ranks.
+/// The same as functions, on Session::current(). Calls of init and shutdown are counted. An extra
+/// shutdown does nothing; on a thread of run_ranks neither does anything.
 GUOZHUANG_API void init(int* argc = nullptr, char*** argv = nullptr);
 GUOZHUANG_API void shutdown();
 GUOZHUANG_API bool is_initialized() noexcept;
@@ -119,11 +119,11 @@ GUOZHUANG_API int cross_rank();
 GUOZHUANG_API int cross_size();
 GUOZHUANG_API bool is_homogeneous();
 
-/// While one lives, this process is not ended because another rank has died, for at most `limit`
-/// from its construction. For work that must be whole, such as the checkpoint that a program saves
-/// when it catches RankDied. If there are several, the latest limit counts. The launcher may still
-/// end the process (docs/errors.md says which does, and when). Any thread, with or without a
-/// session.
+/// While one lives, the library does not end this process because another rank has died, for at
+/// most `limit` from construction. For work that must be completed, such as the checkpoint that a
+/// program saves when it catches RankDied. If there are several, the latest limit counts. The
+/// launcher may still end the process (docs/errors.md says which launchers do, and when). Any
+/// thread, with or without a session.
 ///
 ///     catch (const guozhuang::RankDied&) {
 ///         const guozhuang::ExitHold hold(std::chrono::minutes(5));
@@ -139,8 +139,8 @@ public:
 };
 
 /// A main that tells the other ranks why this one fails. Opens a Session, runs `body` in it, closes
-/// it and returns what `body` returned. If an exception leaves `body`, it is logged, the other
-/// ranks get it as the reason, and the result is 1.
+/// it and returns what `body` returned. If `body` throws, logs the exception, sends it to the other
+/// ranks as the reason, and returns 1.
 ///
 ///     int main(int argc, char** argv) {
 ///         return guozhuang::run(&argc, &argv, [](auto& session) { return train(session); });

@@ -16,8 +16,8 @@
 namespace guozhuang {
 
 /// The extents of a tensor, outermost first; empty for a 0-dimensional one (one element). A
-/// contiguous range of std::int64_t like a std::vector, which keeps up to four extents in itself:
-/// most shapes need no memory besides.
+/// contiguous range of std::int64_t, like a std::vector. It stores up to four extents inline, so
+/// most shapes allocate nothing.
 class Shape {
 public:
     using value_type = std::int64_t;

@@ -59,14 +59,14 @@ template <class R>
 concept ElementRange =
     Element<detail::Pointee<R>> && requires(R&& elements) { std::ranges::size(elements); };
 
-/// One or many const elements.
+/// One or more const elements.
 template <class T>
 concept ConstElements =
     (std::is_const_v<std::remove_reference_t<T>> && Element<std::remove_cvref_t<T>>) ||
     (std::is_const_v<detail::Pointee<T>> && Element<std::remove_const_t<detail::Pointee<T>>> &&
      requires(T&& elements) { std::ranges::size(elements); });
 
-/// One or many numbers of a type that is no DType.
+/// One or more numbers of a type without a DType.
 template <class T>
 concept NoElement = !ConstElements<T&> &&
                     ((std::is_arithmetic_v<T> && !Element<T>) ||
@@ -212,7 +212,7 @@ struct Parameter {
     }
 };
 
-/// A value that must be the same on all ranks, besides what the reduction needs itself: see
+/// A value that must be the same on all ranks, besides those that the reduction itself needs: see
 /// Plan::agree.
 struct Agreement {
     std::string tensor = {};  ///< which tensor it is about; empty: the bundle
@@ -240,7 +240,7 @@ std::vector<Parameter> parameters_of(R&& tensors) {
     return parameters;
 }
 
-/// The same where all values and gradients are in memory of this device.
+/// The same, with all values and gradients in memory of this device.
 template <std::ranges::input_range R>
 std::vector<Parameter> parameters_of(R&& tensors, Device device) {
     auto parameters = parameters_of(std::forward<R>(tensors));

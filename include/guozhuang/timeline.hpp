@@ -11,8 +11,8 @@
 namespace guozhuang {
 
 /// Starts to record this rank's timeline to rank2.json (for rank 2), a new file in that directory,
-/// which is created if need be. Returns false, and logs a warning, if the file exists or cannot be
-/// created, or if a timeline is being recorded already.
+/// which is created if necessary. Returns false, and logs a warning, if the file exists or cannot
+/// be created, or if a timeline is being recorded already.
 GUOZHUANG_API bool start_timeline(const std::string& directory, Session* session = nullptr);
 
 /// Ends the recording; the file is then complete. The end of the session does so too. Does nothing

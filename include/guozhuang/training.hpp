@@ -15,17 +15,17 @@
 #include <vector>
 
 /// Helpers for training loops. Unless they say otherwise they are collective: every rank of the
-/// process set calls them, and those that are block until it has. The default set is all ranks of
+/// process set calls them, and they block until all have. The default set is all ranks of
 /// Session::current(); a Session* means all of its ranks. Any thread, but on a rank one thread at a
 /// time for each function. They throw Error(not_initialised), and what the operations that they use
 /// throw.
 namespace guozhuang {
 
-/// Copies root's parameter values to all ranks, so that all start with the same. `root` is a rank
-/// of the job. Names must be the same on all ranks, in any order; otherwise nothing is copied, and
-/// all throw Error(mismatch) with the names that not all have. Shapes and dtypes must be the same
-/// too; after such an error the other parameters hold root's values. Throws Error(invalid_argument)
-/// if two parameters have the same name.
+/// Copies root's parameter values to all ranks, so that all start with the same values. `root` is a
+/// rank of the job. Names must be the same on all ranks, in any order; otherwise nothing is copied,
+/// and all throw Error(mismatch) with the names that not all have. Shapes and dtypes must be the
+/// same too; after such an error the other parameters hold root's values. Throws
+/// Error(invalid_argument) if two parameters have the same name.
 GUOZHUANG_API void broadcast_parameters(std::span<const Parameter> parameters, int root = 0,
                                         const ProcessSet& process_set = {});
 
@@ -37,14 +37,14 @@ GUOZHUANG_API void broadcast_bytes(std::string& bytes, int root = 0,
 GUOZHUANG_API std::vector<std::string> all_gather_bytes(std::string_view bytes,
                                                         const ProcessSet& process_set = {});
 
-/// Collects what an optimizer keeps from step to step: its visit_state() calls this with a name and
-/// a tensor or scalar, in any order. Refers to the optimizer's memory. Local.
+/// Collects the state that an optimizer keeps between steps: its visit_state() calls this with a
+/// name and a tensor or scalar, in any order. Refers to the optimizer's memory. Local.
 class GUOZHUANG_API OptimizerState {
 public:
     /// A tensor, or what converts to one: a vector, a span, a float ... Throws
     /// Error(invalid_argument) for a name that was used already.
     void operator()(std::string name, const TensorView& tensor);
-    /// A number of a type that is no DType, such as char, or an enumerator. It travels as bytes.
+    /// A number of a type without a DType, such as char, or an enumerator. It is sent as bytes.
     template <class T>
         requires((std::is_arithmetic_v<T> || std::is_enum_v<T>) && !Element<T>)
     void operator()(std::string name, T& scalar) {
@@ -81,9 +81,9 @@ void broadcast_optimizer_state(O& optimizer, int root = 0, const ProcessSet& pro
     state.broadcast(root, process_set);
 }
 
-/// Throws Error(mismatch) on every rank, with the first tensor that differs and on which ranks,
-/// unless all ranks hold the same values. Compares bits by a 64-bit hash. `stream` produces the
-/// values that are on its device, as in ElementOptions.
+/// Throws Error(mismatch) on every rank unless all ranks hold the same values; the error names the
+/// first tensor that differs, and on which ranks. Compares a 64-bit hash of the bits. `stream`
+/// produces the values on its device, as in ElementOptions.
 GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters,
                                     const ProcessSet& process_set = {},
                                     const std::optional<StreamRef>& stream = {});
@@ -93,12 +93,12 @@ GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters,
 GUOZHUANG_API std::map<std::string, double> average_metrics(
     const std::map<std::string, double>& metrics, const ProcessSet& process_set = {});
 
-/// Scales the gradients so that their global 2-norm is at most `max_norm`. Returns the norm before.
-/// Local: to be called after synchronize(), when all ranks hold the same gradients; then all get
-/// the same bits, on the host and on devices. Blocks until the devices have come to the norm;
-/// scaling their gradients is only enqueued. Throws Error(invalid_argument) for a `max_norm` below
-/// 0 or NaN and for gradients that are not floating, before anything is changed; what norm() and
-/// scale() throw (see elements.hpp).
+/// Scales the gradients so that their global 2-norm is at most `max_norm`. Returns the norm before
+/// scaling. Local: call it after synchronize(), when all ranks hold the same gradients; then all
+/// get the same bits, on the host and on devices. Blocks until the devices have computed the norm;
+/// on a device it only enqueues the scaling. Throws Error(invalid_argument), before anything is
+/// changed, for a `max_norm` below 0 or NaN and for gradients that are not floating; also what
+/// norm() and scale() throw (see elements.hpp).
 GUOZHUANG_API double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm,
                                          const ElementOptions& options = {});
 

@@ -38,7 +38,7 @@ struct Half {
     std::uint16_t bits = 0;
     friend bool operator==(Half, Half) = default;
 };
-/// The same of a bf16 element.
+/// The same for a bf16 element.
 struct BFloat16 {
     std::uint16_t bits = 0;
     friend bool operator==(BFloat16, BFloat16) = default;
@@ -51,8 +51,8 @@ struct BFloat16 {
 ///
 /// `adasum` adds what is new in each contribution and averages what they share: two orthogonal
 /// tensors give their sum, two equal ones themselves, by Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 -
-/// a.b / 2|b|^2) b, and more than two along the tree of docs/algorithms.md. Each tensor of a group
-/// or bundle by itself; a tensor of zeros has no say. Floating dtypes and allreduce only.
+/// a.b / 2|b|^2) b, and more than two along the tree of docs/algorithms.md. Treats each tensor of a
+/// group or bundle separately; a tensor of zeros has no effect. Floating dtypes and allreduce only.
 enum class ReduceOp : std::uint8_t {
     sum = 0,
     average = 1,
@@ -66,8 +66,8 @@ constexpr ReduceOp last_of(ReduceOp) noexcept {
 }
 
 /// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place.
-/// `staged` is what `automatic` and `direct` become in memory that the ranks of one host share,
-/// `hierarchical` what `automatic` becomes on several hosts.
+/// `automatic` and `direct` become `staged` in memory that the ranks of one host share; `automatic`
+/// becomes `hierarchical` on several hosts.
 enum class Algorithm : std::uint8_t {
     automatic = 0,
     ring = 1,
@@ -81,8 +81,8 @@ constexpr Algorithm last_of(Algorithm) noexcept {
     return Algorithm::hierarchical;
 }
 
-/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number that is
-/// no enumerator, here and below.
+/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number without
+/// an enumerator, here and below.
 GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
 /// "sum", "average" ...
 GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
@@ -142,7 +142,8 @@ concept Integer = is_one_of<T, signed char, short, int, long, long long, unsigne
 /// The C++ element types that map to a DType.
 template <class T>
 struct dtype_traits;
-/// By sign and size: long and long long, std::int64_t whichever of them it is, and std::size_t.
+/// Chosen by sign and size, so it covers long, long long, std::int64_t (whichever it is) and
+/// std::size_t.
 template <detail::Integer T>
 struct dtype_traits<T> {
     static constexpr DType value =

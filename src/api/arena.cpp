@@ -27,8 +27,8 @@ namespace {
 
 constexpr std::size_t cache_line = 64;
 
-/// Runs `act`, which all ranks do together: one that runs out of memory in it ends the job, because
-/// it cannot begin again alone.
+/// Runs `act`, which all ranks do together. A rank that runs out of memory in it ends the job,
+/// because it cannot begin again alone.
 template <class Act>
 void together(Session* session, std::string_view what, const Act& act) try {
     act();
@@ -159,7 +159,7 @@ struct Choice {
     std::size_t bytes = 0, already_shared = 0;
 };
 
-/// Throws Error(invalid_argument) for a tensor of which only a part is shared.
+/// Throws Error(invalid_argument) for a tensor that is only partly shared.
 Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& regions) {
     for (const auto& [name, tensor] : tensors) api::check_tensor(tensor, "share", name);
     const auto last = api::same_memory(tensors, "share", "");

@@ -20,7 +20,7 @@ namespace guozhuang::api {
 /// Throws errors of the caller, which name operation and tensor.
 class Check {
 public:
-    /// `rank`: whose it is; empty: not known yet.
+    /// `rank`: the rank that reports errors; empty: not known yet.
     Check(std::string_view operation, std::string_view name, std::optional<int> rank)
         : operation_(operation), name_(name), rank_(rank) {}
 
@@ -30,7 +30,7 @@ public:
         check.part_ = fmt::format("{}: ", part);
         return check;
     }
-    /// For a tensor of a group, by its name or else its number.
+    /// For a tensor of a group, by name or, without names, by number.
     Check of_tensor(std::span<const std::string> names, std::size_t number) const {
         auto check = *this;
         check.tensor_names_ = names;

@@ -9,10 +9,9 @@
 
 namespace guozhuang::api {
 
-/// The driver by which the session works with tensors on such devices. Not for users: gz-perf fills
-/// and reads its tensors with it, and makes their streams. Throws Error(unavailable) with the
-/// reason for a kind that cannot be used here, Error(not_initialised). `session` null means
-/// Session::current().
+/// The session's driver for devices of this kind. Not for users: gz-perf fills and reads its
+/// tensors with it, and makes their streams. Throws Error(unavailable) with the reason for a kind
+/// that cannot be used here, and Error(not_initialised). `session` null means Session::current().
 GUOZHUANG_API std::shared_ptr<device::Driver> driver_of(DeviceKind kind,
                                                         Session* session = nullptr);
 

@@ -53,7 +53,7 @@ public:
     device::Driver& driver() const noexcept { return *driver_; }
     device::Stream& stream() const noexcept { return *stream_; }
 
-    /// Throws Error(invalid_argument) for memory that is not the device's.
+    /// Throws Error(invalid_argument) for memory that is not on the device.
     void check(const TensorView& tensor, std::string_view function) const {
         if (const auto problem = set_->device_mismatch(tensor); !problem.empty())
             fail(ErrorCode::invalid_argument, function, problem);

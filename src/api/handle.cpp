@@ -19,9 +19,9 @@ Handle::~Handle() {
 
 namespace {
 
-/// Drives until `arrived()`, then throws the operation's error if it has one. Where the job ends
-/// meanwhile, another thread may not have completed the operation yet: its own error is thrown all
-/// the same, and what ended the job only if the operation has not ended.
+/// Drives until `arrived()`, then throws the operation's error if it has one. If the job ends
+/// meanwhile, another thread may not have completed the operation yet: this still throws the
+/// operation's own error, and throws what ended the job only if the operation has not ended.
 bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
            base::Deadline deadline = base::no_deadline) {
     bool in_time = true;
@@ -35,8 +35,8 @@ bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
     return in_time;
 }
 
-/// After enqueued(): makes the stream wait for the end. False if that must be waited for here: the
-/// operation was on no stream, or is going to fail.
+/// After enqueued(): makes the stream wait for the end. False if the caller must wait here instead:
+/// the operation was on no stream, or will fail.
 bool let_wait(const engine::Pending& pending, StreamRef stream) {
     const auto& done = pending.done_event();
     if (done) pending.request().device->wrap(stream)->wait(done);

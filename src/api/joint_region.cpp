@@ -17,7 +17,7 @@
 namespace guozhuang::api {
 namespace {
 
-/// Every rank's value, by rank; T{} of those that have joined, or have sent something else under
+/// Every rank's value, by rank; T{} for ranks that have joined, or have sent something else under
 /// this name.
 template <class T>
 std::vector<T> gather(const T& own, const std::string& name, Session* session) {
@@ -34,7 +34,7 @@ std::vector<T> gather(const T& own, const std::string& name, Session* session) {
     return all;
 }
 
-/// A rank's local region as the others are told of it: plain bytes.
+/// Tells the others about a rank's local region. Plain bytes.
 struct Offer {
     std::uint64_t bytes = 0;
     wire::SharedFile::Offer file = {};
@@ -82,8 +82,8 @@ bool try_between_bundles(std::span<const std::shared_ptr<SetRuntime>> sets,
 
 }  // namespace
 
-/// A bundle must find all of the region or nothing, and write to none of its pages while they are
-/// put back.
+/// A bundle must find all of the region or none of it, and must not write to its pages while they
+/// are put back.
 JointRegion::~JointRegion() {
     if (!is_open() || base::is_forked()) return;
     try {
@@ -102,7 +102,7 @@ JointRegion::~JointRegion() {
     regions_->remove(id_);  // if it is still there: the job is over
 }
 
-/// For lack of memory; allocates nothing.
+/// Called for lack of memory; allocates nothing.
 void JointRegion::end_job() noexcept {
     try {
         world_->end(std::current_exception());
@@ -136,7 +136,7 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept try {
     return false;  // it stays allocated
 }
 
-/// This rank's, of the world and the sets; none of a session that has ended, nor in a child of
+/// This rank's engines, of the world and the sets; none if the session has ended, nor in a child of
 /// fork().
 std::vector<std::shared_ptr<SetRuntime>> JointRegion::set_runtimes() const {
     const auto runtime = base::is_forked() ? nullptr : runtime_.lock();

@@ -15,8 +15,8 @@
 
 namespace guozhuang::api {
 
-/// A region that all ranks of a session have opened together: each has mapped the others' local
-/// regions as long as this lives. Its own it must not close before.
+/// A region that all ranks of a session have opened together. While this lives, each rank has
+/// mapped the others' local regions and must keep its own open.
 class JointRegion {
 public:
     /// Memory that this rank opens to the others.
@@ -26,10 +26,10 @@ public:
         std::function<void()> unshare = {};  ///< see wire::Regions; does not throw
     };
 
-    /// Collective. `open` makes this rank's local region, and may throw; then the region is open on
-    /// no rank, and the lowest of those that failed warns: "`what` is private: ...". If it throws
-    /// Error(invalid_argument), so does this, on all ranks: "rank 1: ...". Not even tried where
-    /// ranks cannot share memory.
+    /// Collective. `open` makes this rank's local region. If it throws on any rank, the region is
+    /// open on no rank, and the lowest rank that failed warns: "`what` is private: ...". If it
+    /// throws Error(invalid_argument), so does this, on all ranks: "rank 1: ...". Where ranks
+    /// cannot share memory, `open` is not called.
     JointRegion(Session* session, std::string_view what, const std::function<LocalRegion()>& open);
     /// Opens nothing, for memory that this rank keeps to itself.
     explicit JointRegion(Session* session);
@@ -39,9 +39,9 @@ public:
 
     bool is_open() const noexcept { return id_ != 0; }
 
-    /// For memory that is about to be freed: no operation of the session has tensors there any more
-    /// when this returns. False if MPI may still write to it, or if there was no memory to find
-    /// out: then it must never be freed.
+    /// For memory that is about to be freed: when this returns, no operation of the session has
+    /// tensors there. Returns false if MPI may still write to the memory, or if there was too
+    /// little memory to find out; then it must never be freed.
     bool release(std::span<const std::byte> memory) noexcept;
 
 private:
@@ -51,7 +51,7 @@ private:
                     const std::function<LocalRegion()>& open);
 
     std::weak_ptr<Runtime> runtime_;
-    std::shared_ptr<engine::Engine> world_;  ///< knows how the job has ended when all else is gone
+    std::shared_ptr<engine::Engine> world_;  ///< knows how the job ended when all else is gone
     std::shared_ptr<wire::Regions> regions_;
     std::vector<wire::SharedFile> theirs_;  ///< the other ranks' local regions, by rank
     std::uint64_t id_ = 0;

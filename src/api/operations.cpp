@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 /// How long the next asynchronous collective of this thread waits; 0: not at all.
 thread_local std::chrono::microseconds next_first_wait{0};
 
-/// Whatever the operation fails with, later waits throw.
+/// Later waits throw the operation's error.
 void drive_for(const engine::Pending& pending, std::chrono::microseconds limit) {
     try {
         pending.progress_source().drive_until([&] { return pending.complete(); },

@@ -11,13 +11,13 @@
 namespace guozhuang::api {
 namespace {
 
-/// Rows that each rank gets of a reduce_scatter of tensor i.
+/// The rows that each rank gets in a reduce_scatter of tensor i.
 std::vector<std::int64_t> scattered_rows(const SetRuntime& set, const engine::Call& call,
                                          std::size_t i) {
     return reduce_scatter_rows(call.tensors[i].shape.front(), call.splits, set.size());
 }
 
-/// How many rows all_gather and all_to_all give, no rank knows yet.
+/// No rank knows yet how many rows all_gather and all_to_all return.
 void check_output(const SetRuntime& set, const engine::Call& call, std::size_t i,
                   const Check& check) {
     const auto &output = call.outputs[i], &tensor = call.tensors[i];
@@ -49,8 +49,8 @@ struct Memory {
     }
 };
 
-/// Whether tensor i of an all_gather lies in its output, a number of rows behind the start. Whether
-/// these are as many as the ranks before this one have, only the operation finds out.
+/// Whether tensor i of an all_gather lies in its output, a number of rows behind the start. Only
+/// the operation finds out whether the ranks before this one have that many rows.
 bool is_gathered_in_place(const engine::Call& call, std::size_t i) {
     if (call.description.operation != OperationKind::all_gather) return false;
     const auto tensor = call.tensors[i].memory(), output = call.outputs[i].memory();

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t max_reason_bytes = 4096;  // longer texts are cut
 
-/// Names a plan in its errors, also one that has no name yet.
+/// Names a plan in its errors, even one that has no name yet.
 std::string label_of(const PlanOptions& options) {
     return options.name.empty() ? options.kind : "plan " + base::quote(options.name);
 }
@@ -66,9 +66,9 @@ struct Plan::State {
         if (!stream || (is_used && bundle.device() != stream->device)) return {};
         return {&*stream, 1};
     }
-    /// Waits for the bundles that are on their way, each by `wait(handle, stream)`, where the
-    /// stream is that of the bundle's device, or null. If that returns false, so does this, and the
-    /// rest stays. Throws the first error when all have ended.
+    /// Waits for the bundles in flight, each by `wait(handle, stream)` with the stream of the
+    /// bundle's device, or null. If that returns false, so does this, and the rest stays. Throws
+    /// the first error once all have ended.
     template <class Wait>
     bool wait_for_each(std::span<const StreamRef> streams, const Wait& wait);
 
@@ -137,8 +137,8 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, const PlanOptions& opt
         });
 }
 
-/// Other ranks may not have submitted all bundles when the owner of the tensors is destroyed, by an
-/// exception perhaps. So the pending ones go on without its memory.
+/// Other ranks may not have submitted all bundles when the owner of the tensors is destroyed,
+/// perhaps by an exception, so pending bundles go on without its memory.
 Plan::~Plan() {
     if (!state_ || base::is_forked()) return;
     const auto is_ours = [&](const engine::SharedTensors& tensors) {

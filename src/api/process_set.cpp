@@ -67,7 +67,7 @@ void api::end_job_without_memory(SetRuntime& set, std::string_view operation) {
         cause = std::make_exception_ptr(
             Error(ErrorCode::out_of_memory, fmt::format("{}: not enough memory", operation),
                   {.operation = std::string(operation), .ranks = {set.transport().rank()}}));
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then it is the cause itself
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then this is the cause
     }
     set.engine().end(cause);
 }

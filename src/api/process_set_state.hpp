@@ -31,12 +31,12 @@ namespace api {
 
 std::shared_ptr<Runtime> runtime_of(Session* session);
 
-/// This rank's runtime of the set of an operation's options. Throws Error(invalid_argument) for a
-/// set that has been removed, that this rank is not in, or of another session than the given one;
-/// Error(not_initialised).
+/// This rank's runtime of the set in an operation's options. Throws Error(invalid_argument) for a
+/// set that has been removed, that this rank is not in, or that belongs to another session than the
+/// given one; Error(not_initialised).
 std::shared_ptr<SetRuntime> set_runtime_of(Session* session, const ProcessSet& set);
 
-/// To be called where std::bad_alloc has been caught: see ProcessSet::end_job_without_memory.
+/// Called after catching std::bad_alloc: see ProcessSet::end_job_without_memory.
 [[noreturn]] void end_job_without_memory(SetRuntime& set, std::string_view operation);
 
 }  // namespace api

@@ -27,7 +27,7 @@ using protocol::Description;
 constexpr std::size_t most_bytes_beside_name = 8, most_bytes_of_extent = 10;
 static_assert(2 * protocol::max_description_bytes <= wire::max_control_bytes);
 
-/// Whether the number is that of an enumerator.
+/// Whether the number is an enumerator.
 template <class Enum>
 bool is_enumerator(Enum value) {
     return value >= Enum{} && value <= last_of(value);
@@ -104,7 +104,7 @@ void check_splits(const engine::Call& call, int size, const Check& check) {
                counted ? std::to_string(sum) : "more than can be counted", rows);
 }
 
-/// The caller's splits; of an all_to_all without them equal ones.
+/// The caller's splits; equal ones for an all_to_all without splits.
 std::vector<std::int64_t> splits_of(const engine::Call& call, int size) {
     const auto& operation = row_of(call.description.operation);
     if (call.splits.empty() && operation.has_splits && !operation.splits_agreed)
@@ -271,8 +271,8 @@ void check(SetRuntime& set, const engine::Call& call) {
 
 namespace {
 
-/// Lets tensors of an in-place group that share memory be moved once. Returns the tensors' names,
-/// if there are any.
+/// Makes tensors of an in-place group that share memory move once. Returns the tensors' names, if
+/// there are any.
 std::vector<std::string> move_once(const engine::Call& call, engine::SharedTensors& tensors) {
     std::vector<std::string> names(call.tensor_names.begin(), call.tensor_names.end());
     if (!row_of(call.description.operation).in_place || tensors.size() < 2) return names;
@@ -342,7 +342,7 @@ engine::Request prepare(SetRuntime& set, const engine::Call& call) {
 
 namespace {
 
-/// Marks on each stream that it has the tensors' contents.
+/// Records an event on each stream that produces the tensors' contents.
 void mark_ready(engine::Request& request, std::span<const StreamRef> streams,
                 const Check& check) try {
     const StreamRef usual{.device = request.tensors.front().device, .native = nullptr};

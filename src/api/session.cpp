@@ -30,8 +30,8 @@
 namespace guozhuang {
 namespace {
 
-/// The process's default session: opened by the first Session or init(), shared by further ones,
-/// closed with the last.
+/// The process's default session: the first Session or init() opens it, further ones share it, and
+/// the last closes it.
 struct Process {
     base::Mutex starting;  ///< held while the first session is opened, which may take long
     base::Mutex mutex;     ///< held for moments
@@ -94,12 +94,12 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     } catch (const Error& error) {
         refusal = error.what();
     }
-    // The limit for the start is at least 30 s, however short that of operations is: launching all
-    // ranks takes time.
+    // The limit for the start is at least 30 s, even if operations have a shorter limit: launching
+    // all ranks takes time.
     const auto limit = config.stall_error.count() > 0
                            ? std::max(config.stall_error, shortest_limit_of_start)
                            : config.stall_error;
-    // The ranks of a user's communicator are not numbered as the launcher's.
+    // A user's communicator does not number its ranks as the launcher does.
     if (!options.mpi_communicator) wire::refuse_child_of_rank();
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
     const wire::StartWatch watch(launched, {.warn = config.stall_warn, .limit = limit},
@@ -115,10 +115,9 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     }
 }
 
-/// Closes the session of a process that exits with status 0: most likely an object holds it that is
-/// destroyed later, or never. Threads that construct or close a session at the same time as exit()
-/// are not waited for. After a failed job the process stays until the other ranks have logged their
-/// errors.
+/// Closes the session of a process that exits with status 0: most likely its owner is destroyed
+/// later, or never. Does not wait for threads that construct or close a session during exit().
+/// After a failed job the process stays until the other ranks have logged their errors.
 void end_at_exit(int status, void*) {
     if (base::is_forked()) return;
     base::process_exits();

@@ -20,7 +20,7 @@ inline bool is_contiguous(const TensorView& tensor) {
 }
 
 /// Whether the tensor's bytes, and those of each of its rows, can be counted in 64 bits. A
-/// dimension that is 0 on this rank counts as 1, since it may be another on other ranks.
+/// dimension that is 0 on this rank counts as 1, since it may differ on other ranks.
 inline bool is_countable(const TensorView& tensor) {
     auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
     return std::ranges::none_of(tensor.shape, [&](auto extent) {
@@ -28,7 +28,7 @@ inline bool is_countable(const TensorView& tensor) {
     });
 }
 
-/// Kernels of a device read whole elements.
+/// Device kernels read whole elements.
 inline bool is_aligned(const TensorView& tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) == 0;
 }

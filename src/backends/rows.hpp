@@ -27,8 +27,8 @@ inline SiteTensor site_tensor(const engine::BundleEntry& entry) {
     return given;
 }
 
-/// Whether a result of this many rows from each rank goes to the entry's output: that has as many
-/// bytes, and an all_gather's input that lies in it is where this rank's rows go.
+/// Whether a result of this many rows from each rank fits the entry's output: the sizes are equal,
+/// and if the input of an all_gather lies in the output, it lies where this rank's rows go.
 bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank);
 
 /// Checks row counts received from other ranks: none is negative, and their total size does not
@@ -36,8 +36,8 @@ bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t>
 void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
                       const std::function<int(int)>& world_rank);
 
-/// Gives a result the dtype, rows and shape that it has with these rows from each rank, and returns
-/// its bytes.
+/// Sets the dtype, rows and shape of a result with these rows from each rank, and returns its size
+/// in bytes.
 std::size_t describe(Result& result, const TensorView& input, std::span<const std::int64_t> rows);
 
 }  // namespace guozhuang::backends

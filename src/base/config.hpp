@@ -15,13 +15,12 @@
 
 namespace guozhuang::base {
 
-/// A variable of the environment. The only way to it in the whole library.
+/// An environment variable. The library reads the environment only in this file.
 std::optional<std::string> environment(const std::string& name);
-/// Names of all variables of the environment that start with the prefix.
+/// Names of all environment variables that start with the prefix.
 std::vector<std::string> environment_names(std::string_view prefix);
 
-/// Everything that can be configured, with its default. Filled from GUOZHUANG_ variables, once per
-/// Runtime.
+/// All settings, with their defaults. Filled from GUOZHUANG_ variables, once per Runtime.
 struct Config {
     std::size_t fusion_bytes = 1u << 20;
     std::size_t small_bytes = 32u << 10;
@@ -42,7 +41,7 @@ struct Config {
     bool exit_on_death = true;
     std::chrono::milliseconds stall_warn{10'000};  ///< 0: never
     std::chrono::milliseconds stall_error{0};      ///< 0: never
-    std::optional<Fault> fault;                    ///< to be put in, to see what comes of it
+    std::optional<Fault> fault;                    ///< to inject, for tests
 };
 
 /// Who decides when ranks are configured differently.
@@ -61,19 +60,19 @@ struct ConfigVariable {
 
 std::span<const ConfigVariable> config_table();
 
-/// Reads the environment strictly; an empty variable counts as none. Throws Error(configuration)
-/// naming variable, value and accepted range.
+/// Reads the environment strictly; an empty variable counts as unset. Throws Error(configuration),
+/// which names variable, value and accepted range.
 Config read_config();
 
-/// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the
-/// nearest name of it if one is near.
+/// A warning for each GUOZHUANG_ environment variable that is not in the table, with the nearest
+/// name there if one is near.
 std::vector<std::string> unknown_variables();
 
-/// Returns as much of a value, which may hold anything, as fits a line of an error.
+/// Returns as much of a value, which may hold any bytes, as fits a line of an error.
 std::string for_display(std::string_view value);
 
-/// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not
-/// such a number.
+/// Parses a number of bytes with a binary suffix K, M, G, or k, m, g: "2M", "64K", "1000" ... Empty
+/// if the text is not such a number.
 std::optional<std::size_t> parse_bytes(std::string_view text);
 
 }  // namespace guozhuang::base

@@ -9,16 +9,16 @@
 
 namespace guozhuang::base {
 
-/// The text of an exception: the message alone for an Error, else with its type, as in
+/// The text of an exception: the message alone for an Error, otherwise with its type, as in
 /// "std::runtime_error: no such file data.bin". "out of memory" for std::bad_alloc, or if there is
 /// no memory for the text.
 std::string describe(const std::exception_ptr& exception);
 
-/// How messages quote a name: whole, or its first 200 bytes and its length, as in
-/// "'layer3...' (70000 bytes)". Cuts no character of UTF-8 in two.
+/// Quotes a name for messages: whole, or its first 200 bytes and its length, as in "'layer3...'
+/// (70000 bytes)". Does not split UTF-8 characters.
 std::string quote(std::string_view name);
 
-/// How messages name ranks: "rank 2", "ranks 0,1,3".
+/// Names ranks for messages: "rank 2", "ranks 0,1,3".
 std::string list_ranks(std::span<const int> ranks);
 
 /// The code of an Error; empty for other exceptions.

@@ -8,7 +8,7 @@
 
 namespace guozhuang::base {
 
-/// Where tests can put a fault in. The names are the enumerators'.
+/// Points where tests can inject a fault. Their names are those of the enumerators.
 enum class Failpoint : std::uint8_t {
     init,              ///< the rank knows its number; it has not yet found the others of its host
     connect,           ///< the ranks of the host know each other's processes
@@ -19,7 +19,7 @@ enum class Failpoint : std::uint8_t {
     control_arrived,   ///< a control message has arrived and has not been read
     control_received,  ///< its contents are about to go to the negotiator
     execute,           ///< an entry of the log is about to be executed
-    executed,          ///< its data has been moved, no caller has been told
+    executed,          ///< its data has moved, but no caller knows
     segment_send,      ///< an algorithm sends a segment
     segment_receive,   ///< an algorithm expects a segment
     round_publish,     ///< an algorithm ends a round in staging memory
@@ -34,7 +34,7 @@ enum class Failpoint : std::uint8_t {
 
 std::string_view name_of(Failpoint point) noexcept;
 
-/// A fault and where to put it: "NAME@RANK:NTH=kill|stop:MS|delay:US|error".
+/// A fault and its place: "NAME@RANK:NTH=kill|stop:MS|delay:US|error".
 struct Fault {
     enum class Kind : std::uint8_t {
         kill,   ///< as by signal 9
@@ -44,7 +44,7 @@ struct Fault {
     };
     Failpoint point = Failpoint::init;
     int rank = 0;
-    std::uint64_t nth = 1;  ///< the how many-th time that the rank passes the point
+    std::uint64_t nth = 1;  ///< at the nth time that the rank passes the point
     Kind kind = Kind::kill;
     std::uint64_t amount = 0;
 };
@@ -60,8 +60,7 @@ void arm(const std::optional<Fault>& fault) noexcept;
 extern std::atomic<Failpoint> armed_point;
 void count_pass();
 
-/// To be called where the rank passes a point. While nothing is armed it costs one load and a
-/// branch.
+/// Called where the rank passes a point. While nothing is armed it costs one load and a branch.
 inline void pass(Failpoint point) {
     if (armed_point.load(std::memory_order_relaxed) == point) [[unlikely]]
         count_pass();

@@ -8,9 +8,9 @@
 
 namespace guozhuang::base {
 
-/// Keeps a thing to the end of the process: memory that messages may still access after the job has
+/// Keeps a thing until the process ends: memory that messages may still access after the job has
 /// ended. It stays reachable, so leak checkers do not report it. One call succeeds even without
-/// memory, since a lack of it may be what has ended the job. Any thread.
+/// memory, since a lack of memory may have ended the job. Any thread.
 template <class Thing>
 void keep_for_ever(Thing thing) noexcept {
     struct Kept {

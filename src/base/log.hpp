@@ -33,15 +33,15 @@ inline void log_error(std::string_view message) noexcept {
     log(LogLevel::error, message);
 }
 
-/// Sets the rank that lines on standard error begin with. Not called where ranks are threads: they
-/// share the log, which then names none.
+/// Sets the rank at the beginning of lines on standard error. Not called if ranks are threads: they
+/// share the log, which then names no rank.
 void set_log_rank(int rank) noexcept;
 
 /// Messages below the level are dropped. Warning until set from the configuration.
 void set_log_level(LogLevel level) noexcept;
 
-/// To be called when exit() has been called. If the log's callback has called it, the callback
-/// never returns, and messages go to standard error from now on.
+/// Called after exit() has been called. If the log callback called exit(), it never returns, and
+/// messages go to standard error from now on.
 void process_exits() noexcept;
 
 }  // namespace guozhuang::base

@@ -9,8 +9,8 @@
 
 namespace guozhuang::base {
 
-/// Reads a number that is the whole text, whatever the locale. Empty if the text is not a number,
-/// or if the number does not fit. Allocates nothing.
+/// Parses the whole text as a number, whatever the locale. Empty if the text is not a number, or if
+/// the number does not fit. Allocates nothing.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) noexcept {
     Number number{};

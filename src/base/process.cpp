@@ -96,7 +96,7 @@ std::atomic<bool> words_are_said{false};
 std::atomic<bool> is_ending{false};
 constexpr auto time_to_end_job = std::chrono::seconds(1);
 
-/// Counts who has called hold_process().
+/// Counts the callers of hold_process().
 struct Holds {
     Doorbell bell;
     Mutex mutex;
@@ -159,7 +159,7 @@ void begin_as_child() {
     for (const auto* action : actions().all) action->act();
 }
 
-/// Runs `action` on a thread of its own, since it may block for ever.
+/// Runs `action` on a new thread, since it may block for ever.
 bool is_started(void (*action)()) noexcept try {
     start_thread("gz-exit", action).detach();
     return true;

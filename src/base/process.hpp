@@ -12,7 +12,7 @@
 
 namespace guozhuang::base {
 
-/// A process as other processes know it. The pid alone is not enough: it may be used again.
+/// A process as other processes know it. The pid alone is not enough: it may be reused.
 struct ProcessId {
     std::int64_t pid = 0;
     std::uint64_t started = 0;    ///< in ticks since the system's start
@@ -20,12 +20,12 @@ struct ProcessId {
 };
 
 ProcessId this_process();
-/// Fills in what a process could not find out about itself for lack of file descriptors. The
+/// Fills in fields that a process could not find out about itself for lack of file descriptors. The
 /// process must still exist.
 void look_up(ProcessId& process);
 
-/// Whether the process runs. One that has ended does not, even if nobody has waited for it yet. One
-/// that cannot be looked at does.
+/// Whether the process runs. False once it has ended, even if nobody has waited for it yet. True if
+/// it cannot be looked at.
 bool is_running(const ProcessId& process);
 
 /// Returns the process's state from /proc: "running", "sleeping", "stopped" ...; empty if unknown.
@@ -49,7 +49,8 @@ private:
     int file_ = -1;
 };
 
-/// How a process that has ended did so, as wait(2) would say; empty if the system no longer knows.
+/// The exit status of a process that has ended, as from wait(2); empty if the system no longer
+/// knows.
 std::optional<int> exit_status(const ProcessId& process, const ProcessFile& file);
 
 /// "killed by signal 9 (Killed)", "exited with code 3".
@@ -76,17 +77,17 @@ private:
     const std::function<void()> action_;
 };
 
-/// Whether this process is a child of fork() of one that uses the library. It has the parent's
-/// memory, shared memory too, but none of its threads, and mutexes as they were. It must neither
-/// use nor end anything of the parent's.
+/// Whether this process is a fork() child of a process that uses the library. It has the parent's
+/// memory, including shared memory, but none of its threads, and mutexes as they were. It must
+/// neither use nor end anything that belongs to the parent.
 bool is_forked() noexcept;
 
 /// Throws Error(unavailable) in such a child.
 void refuse_forked();
 
-/// While it lives, this thread and those that it starts take no signal of the process's, so the
-/// program's own threads get them (sigwait() too). Signals of a thread's own faults are left, and
-/// SIGPROF, which profilers count by.
+/// While it lives, this thread and the threads that it starts block signals sent to the process, so
+/// the program's own threads get them (sigwait() too). Signals for a thread's own faults stay
+/// unblocked, and SIGPROF, which profilers need.
 class SignalsBlocked {
 public:
     SignalsBlocked() noexcept;
@@ -98,8 +99,8 @@ private:
     sigset_t before_;
 };
 
-/// Starts a thread of the library, of that name in the system's lists (15 characters at most). All
-/// are started here. Throws std::system_error.
+/// Starts a library thread with this name in the system's lists (at most 15 characters). All
+/// library threads are started here. Throws std::system_error.
 template <class Body>
 std::thread start_thread(const char* name, Body&& body) {
     const SignalsBlocked blocked;
@@ -108,26 +109,25 @@ std::thread start_thread(const char* name, Body&& body) {
     return thread;
 }
 
-/// Joins a thread of the library. Does nothing on that thread itself: a callback of the user's,
-/// which runs there, may call exit().
+/// Joins a thread of the library. Does nothing on that thread itself: a user callback that runs
+/// there may call exit().
 void join(std::thread& thread) noexcept;
 
-/// Ends this process with code 1 after `grace`, unless it has ended by itself before, and logs
-/// `last_words` first. Returns at once; later calls do nothing. For a job in which MPI would wait
-/// for a dead rank. `end_job`, if given, is called instead, gets a second, and should end this
-/// process.
+/// Logs `last_words` and ends this process with code 1 after `grace`, unless it has ended by itself
+/// before. Returns at once; later calls do nothing. For a job in which MPI would wait for a dead
+/// rank. If `end_job` is given, calls that instead; it has a second to end this process.
 void end_process(std::string last_words, std::chrono::milliseconds grace,
                  void (*end_job)() = nullptr) noexcept;
 
 /// Between the two calls end_process() waits, at most until the latest of the limits. Then it waits
-/// for its grace once more.
+/// for `grace` once more.
 void hold_process(std::chrono::milliseconds limit) noexcept;
 void release_process() noexcept;
 
-/// Says that the caller has logged the reason better: end_process() logs nothing.
+/// Makes end_process() log nothing, because the caller has logged a better reason.
 void suppress_last_words() noexcept;
 
-/// How long a process lives on when its job is over: first to unwind, then for the other ranks to
+/// How long a process lives on after its job is over: first to unwind, then for the other ranks to
 /// log their last words. mpirun ends all processes as soon as a second one has failed, and one
 /// second after the first.
 inline constexpr auto time_to_unwind = std::chrono::milliseconds(400);

@@ -8,10 +8,10 @@
 namespace guozhuang::base {
 
 /// Whether the waits of a rank may spin. Beside busy threads of other programs they must not: a
-/// thread that yields or spins loses its core there for whole time slices, whereas one that sleeps
+/// thread that yields or spins there loses its core for whole time slices, whereas one that sleeps
 /// is woken at once. A spin that loses its core twice within four times the time lost suspends
-/// spinning for as long. If it does again within the last suspension's length after its end, the
-/// next is twice as long, up to 64 times. All threads of a rank share one and may call it.
+/// spinning for that time. If that happens again within the length of the last suspension after its
+/// end, the next is twice as long, up to 64 times. All threads of a rank share one and may call it.
 class SpinBackoff {
 public:
     /// Calls `now()` only if a turn was late before.
@@ -21,7 +21,7 @@ public:
         return until != 0 && period_.load(std::memory_order_relaxed) != 0 &&
                now().time_since_epoch().count() < until;
     }
-    /// A turn of a spin has just ended that took too long. Returns whether spinning is suspended.
+    /// A turn of a spin that took too long has just ended. Returns whether spinning is suspended.
     bool note_late(std::chrono::steady_clock::time_point now,
                    std::chrono::steady_clock::duration turn) noexcept {
         const std::int64_t time = now.time_since_epoch().count();

@@ -14,15 +14,14 @@ namespace guozhuang::base {
 ///
 /// Every thread that takes part has a Participant. Its waits, with WaitSettings::turn_scheduler
 /// set, pass the turn on at every look, and never sleep; it must not wait for another participant
-/// in any other way. Deadlines still go by the clock, so a run that is to be repeated must not
-/// depend on any.
+/// in any other way. Deadlines still follow the clock, so a repeatable run must not depend on any.
 class TurnScheduler {
 public:
     TurnScheduler(int participants, std::uint64_t seed);
 
     class Participant {
     public:
-        /// Returns when all participants have come and it is this thread's turn.
+        /// Returns when all participants are there and it is this thread's turn.
         Participant(TurnScheduler& scheduler, int number);
         ~Participant();  ///< passes the turn on for good
         Participant(const Participant&) = delete;
@@ -32,8 +31,8 @@ public:
         TurnScheduler& scheduler_;
     };
 
-    /// Passes the turn to a drawn participant, perhaps the caller, and returns when it is this
-    /// thread's turn again. To be called only by the thread whose turn it is.
+    /// Passes the turn to a randomly drawn participant, perhaps the caller, and returns when it is
+    /// this thread's turn again. Only the thread whose turn it is may call it.
     void yield_turn();
 
 private:

@@ -54,9 +54,9 @@ void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, Audie
             nullptr, woken_by);
 }
 
-/// A thread that has given its core to a busy thread of another program gets it back at a tick of
-/// the system's clock, as a rank that shares it gives it back at its next wait: so a turn of a spin
-/// that takes half a tick shows other programs.
+/// A thread that has yielded its core to a busy thread of another program gets it back at a tick of
+/// the system clock; one that has yielded it to another rank gets it back at that rank's next wait.
+/// So a spin turn that takes half a tick reveals other programs.
 Clock::duration late_turn() noexcept {
     static const Clock::duration half_a_tick = [] {
         timespec tick{};
@@ -88,9 +88,9 @@ std::string_view text_of(const Doorbell& bell) noexcept {
 
 }  // namespace
 
-// A thread that sleeps counts itself as asleep, then reads the rings a last time. Here it is the
-// other way round, and all four operations are sequentially consistent: so either that thread sees
-// the new count, or this one sees that it is asleep.
+// A thread that is about to sleep counts itself as asleep, then reads the rings a last time. This
+// thread does the reverse, and all four operations are sequentially consistent, so either that
+// thread sees the new count, or this one sees that it is asleep.
 void ring(Doorbell& bell, Sleepers up_to, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
     const auto any = [&](Sleepers way) {
@@ -210,7 +210,7 @@ void WaitLoop::check_deadline() const {
 void WaitLoop::pause(std::chrono::microseconds longest) {
     if (!may_sleep(Sleepers::for_news)) return;
     // News that a ring announces often needs several looks (the fragments of a long message), so
-    // the spin begins anew.
+    // the spin starts again.
     const auto now = Clock::now();
     if (next_sleep_ == settings_.sleep_first) asleep_since_ = now;
     if (fall_asleep(settings_.audience, now + std::min(next_sleep_, longest))) return start_anew();

@@ -24,16 +24,16 @@ enum class Sleepers : std::uint8_t {
 };
 
 /// The word that a rank sleeps on and others ring. It lies in memory that the processes share (or
-/// the threads, if ranks are threads), so the futex is not a private one. Each thread of the rank
-/// writes the first cache lines all the time; the others, which ranks look at with each piece of
-/// news, are hardly ever written while nobody sleeps.
+/// the threads, if ranks are threads), so the futex is not a private one. The rank's threads write
+/// the first cache lines all the time. The others, which ranks read with each piece of news, are
+/// hardly ever written while nobody sleeps.
 struct alignas(128) Doorbell {
     enum class CauseState : std::uint32_t { none, being_written, complete };
 
     std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
     SpinBackoff backoff;                  ///< of the waits at this bell
 
-    /// How many threads sleep in each of the ways, or will after their next look.
+    /// How many threads sleep in each way, or will after their next look.
     alignas(128) std::array<std::atomic<std::uint32_t>, 3> counts{};
     std::atomic<std::uint32_t> abort{0};  ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
@@ -50,12 +50,12 @@ struct alignas(128) Doorbell {
 struct AbortCause {
     int rank = -1;
     std::string_view text = {};
-    /// Besides `aborted`: rank_died, departed or timeout, whose texts name the rank themselves.
+    /// May also be rank_died, departed or timeout, whose texts name the rank themselves.
     ErrorCode code = ErrorCode::aborted;
 };
 
-/// The process sets whose waits a ring is for. A futex compares 32 bits: the world has two of its
-/// own, the other sets share fifteen pairs. Sets that share a pair sometimes wake each other.
+/// The process sets whose waits a ring is for. A futex compares 32 bits: the world has its own two,
+/// and the other sets share fifteen pairs. Sets that share a pair sometimes wake each other.
 using Audience = std::uint32_t;
 inline constexpr Audience everybody = ~Audience{0};
 constexpr Audience audience_of(std::uint16_t context) noexcept {
@@ -63,23 +63,23 @@ constexpr Audience audience_of(std::uint16_t context) noexcept {
     return Audience{3} << (2 * index);
 }
 
-/// Wakes the threads that sleep in this way or one before it, and perhaps others, who sleep on. To
-/// be called once the news is visible, by any thread of any process that has the doorbell mapped.
-/// Costs a system call only if such a thread sleeps.
+/// Wakes the threads that sleep in this way or an earlier one, and perhaps others, which go back to
+/// sleep. Call it once the news is visible, on any thread of any process that has the doorbell
+/// mapped. Costs a system call only if such a thread sleeps.
 void ring(Doorbell& bell, Sleepers up_to = Sleepers::idle, Audience audience = everybody) noexcept;
 
-/// Rings for_news only if a thread sleeps so or is about to, so it costs nothing while the other
-/// side is awake. Only for news that was stored before this call, and that the other side loads,
-/// both sequentially consistent.
+/// Rings for_news only if a thread sleeps for news or is about to, so it costs nothing while the
+/// other side is awake. Only for news that was stored before this call and that the other side
+/// loads, both sequentially consistent.
 void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
 
-/// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
+/// Notes why the job is about to end. The first cause wins; a long text is cut.
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
-/// The same for all ranks of a host. If several ranks end the job at the same time, the cause that
-/// the first bell gets goes to all bells; so every caller lists them in the same order.
+/// The same for all ranks of a host. If several ranks end the job at the same time, the cause in
+/// the first bell goes to all bells, so every caller must list them in the same order.
 void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept;
 
-/// The cause, if there is one. Its text is valid as long as the bell.
+/// The cause, if there is one. Its text is valid as long as the bell lives.
 std::optional<AbortCause> noted_cause(const Doorbell& bell) noexcept;
 
 /// Notes the cause, sets the abort word and wakes all threads that sleep.
@@ -88,7 +88,7 @@ void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
 /// Whether the abort word is set.
 bool is_aborted(const Doorbell& bell) noexcept;
 
-/// Why it is set: a text for users.
+/// The cause as a text for users.
 std::string cause_of(const Doorbell& bell);
 /// The code of the cause; aborted if none is known.
 ErrorCode code_of(const Doorbell& bell) noexcept;
@@ -112,7 +112,7 @@ struct DeadlinePassed : Error {
 /// The time, up to a few milliseconds late: a tenth of the cost of Clock::now().
 Clock::time_point coarse_now() noexcept;
 
-/// The time that long from now; no_deadline if the clock cannot count so far.
+/// The time this long from now; no_deadline if the clock cannot count that far.
 template <class Duration>
 Deadline deadline_after(Duration limit) {
     const auto now = Clock::now();
@@ -126,34 +126,34 @@ class TurnScheduler;
 /// another host, or by the progress of a transport.
 struct WaitSettings {
     std::chrono::microseconds spin{50};  ///< 0: sleep after a few looks
-    /// Whether a spinning thread yields its core between looks from the first one on, and not only
-    /// after a while, because there are more ranks than cores. The same on all ranks of a host.
+    /// Whether a spinning thread yields its core between looks from the start, rather than after a
+    /// while, because there are more ranks than cores. The same on all ranks of a host.
     bool yields = false;
     std::chrono::microseconds sleep_first{20};  ///< at least 1
     std::chrono::microseconds sleep_limit{1000};
-    /// Bounds one sleep of a wait that has slept for 64 times as long.
+    /// Bounds one sleep of a wait that has already slept 64 times as long.
     std::chrono::microseconds long_sleep_limit{0};
     /// The longest sleep of a rank with nothing to do; empty: until it is woken.
     std::optional<std::chrono::milliseconds> idle_limit = {};
     Audience audience = everybody;  ///< only rings for these wake it
-    /// If there is one, waits pass the turn on, and neither spin nor sleep.
+    /// If not null, waits pass the turn on, and neither spin nor sleep.
     TurnScheduler* turn_scheduler = nullptr;
 };
 
-/// The same where nobody rings, because a device writes the news into memory.
+/// The same for a wait that nobody rings, because a device writes the news to memory.
 inline WaitSettings settings_for_words(WaitSettings settings) {
     settings.sleep_limit = std::chrono::milliseconds(1);
     settings.long_sleep_limit = std::chrono::milliseconds(10);
     return settings;
 }
 
-/// The longest sleep while messages are on their way. Some transports move a long message on only
-/// as far as both sides look for it (MPI by copies through shared memory, where a process may not
-/// read another's memory, and TCP).
+/// The longest sleep while messages are in flight. Some transports advance a long message only
+/// while both sides look for it (TCP, and MPI with copies through shared memory, if a process may
+/// not read another's memory).
 inline constexpr std::chrono::microseconds longest_sleep_for_messages{100};
 
-/// One wait of one thread, from its first look to its success. It spins for a while, then sleeps
-/// at the doorbell until that rings, and so on:
+/// One wait of one thread, from its first look to its success. It spins for a while, then sleeps at
+/// the doorbell until it rings, and so on:
 ///
 ///     for (WaitLoop wait_loop(bell, settings); !look();) wait_loop.pause();
 ///
@@ -167,13 +167,13 @@ public:
     WaitLoop(const WaitLoop&) = delete;
     WaitLoop& operator=(const WaitLoop&) = delete;
 
-    /// To be called after a look without success: spins one turn, or sleeps for_news, but no longer
-    /// than `longest`.
+    /// Call it after a look without success: spins one turn, or sleeps for_news, but no longer than
+    /// `longest`.
     void pause(std::chrono::microseconds longest = std::chrono::microseconds::max());
-    /// The same in another way. `behind` spins first, too; `idle` sleeps at once, up to the idle
-    /// limit.
+    /// The same for another way to sleep. `behind` also spins first; `idle` sleeps at once, up to
+    /// the idle limit.
     void pause(Sleepers way);
-    /// To be called after a look that made progress without ending the wait: the spin begins anew.
+    /// Call it after a look that made progress without ending the wait: the spin starts again.
     void progressed();
     /// Whether the next pause() will sleep. A thread that drives releases the engine's lock before
     /// that.
@@ -181,7 +181,7 @@ public:
     /// Whether it sleeps because spins at this bell are suspended now.
     bool must_sleep() const noexcept { return about_to_sleep() && must_sleep_; }
     /// Sleeps for about that long; no ring ends it. For a thread that lets callers of its own rank
-    /// go ahead, never to wait for news.
+    /// go first, never to wait for news.
     void nap(std::chrono::microseconds length);
 
 private:
@@ -191,7 +191,7 @@ private:
     void start_anew() noexcept;
     void count_in(std::optional<Sleepers> way) noexcept;
     bool fall_asleep(Audience woken_by,
-                     Clock::time_point until);  ///< whether the bell rang meanwhile
+                     Clock::time_point until);  ///< returns whether the bell rang meanwhile
     void check_abort() const;
     void check_deadline() const;
 
@@ -202,10 +202,10 @@ private:
     Clock::time_point spin_until_{};
     std::chrono::microseconds next_sleep_;
     Clock::time_point asleep_since_{};     ///< valid while it is counted
-    Clock::time_point last_clock_read_{};  ///< in this spin; before the first one the end of time
+    Clock::time_point last_clock_read_{};  ///< in this spin; the end of time before the first read
     unsigned turns_ = 0;
-    bool yields_ = false;              ///< this spin yields its core between looks
-    bool must_sleep_ = false;          ///< spinning was suspended when this spin began, or in it
+    bool yields_ = false;      ///< this spin yields its core between looks
+    bool must_sleep_ = false;  ///< spinning was suspended at the start of this spin, or during it
     std::optional<Sleepers> counted_;  ///< how this thread is counted as asleep; empty: it spins
 };
 
@@ -217,8 +217,8 @@ void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
     while (!ready()) wait_loop.pause();
 }
 
-/// Waits until one of the files is ready (see poll(2)); false if the limit comes first. For threads
-/// that watch the system; ranks wait at doorbells.
+/// Waits until one of the files is ready (see poll(2)); false if the limit passes first. For
+/// threads that watch the system; ranks wait at doorbells.
 bool wait_for_files(std::span<pollfd> files,
                     std::optional<std::chrono::milliseconds> limit = std::nullopt) noexcept;
 

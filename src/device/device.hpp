@@ -19,8 +19,8 @@
 
 namespace guozhuang::device {
 
-/// A point in a stream's work. It is recorded once, when it is created, so no event is unrecorded
-/// (waiting for one would wait for nothing, as in CUDA). Thread-safe.
+/// A point in a stream's work. It is recorded once, when it is created, so there are no unrecorded
+/// events (on which CUDA would not wait). Thread-safe.
 class Event {
 public:
     virtual ~Event() = default;
@@ -30,7 +30,7 @@ public:
 };
 
 /// Work that runs in order, beside the threads that enqueue it. Streams run independently of each
-/// other but for wait(). Nothing here blocks the caller. Thread-safe. Dropping a stream loses no
+/// other except for wait(). Nothing here blocks the caller. Thread-safe. Dropping a stream loses no
 /// work: what was enqueued still runs (CUDA does not wait for it, the tests' fake does).
 ///
 /// This is how a bundle runs without a thread that waits for it:
@@ -42,18 +42,18 @@ public:
 class Stream {
 public:
     virtual ~Stream() = default;
-    /// Makes later work of this stream wait for the event, which is of any stream of the same
-    /// driver. The event may be dropped after the call.
+    /// Makes later work on this stream wait for the event, from any stream of the same driver. The
+    /// event may be dropped after the call.
     virtual void wait(const std::shared_ptr<const Event>& event) = 0;
-    /// Throws Error(invalid_argument) for a stream of the user's that is being captured into a
-    /// graph, or of another device; the capture stays valid.
+    /// Throws Error(invalid_argument) for a user stream that is being captured into a graph or
+    /// belongs to another device; the capture stays valid.
     virtual std::shared_ptr<Event> record() = 0;
     /// The stream's name for Driver::wrap and in the public API, valid as long as the stream lives.
     virtual StreamRef ref() const noexcept = 0;
 };
 
 /// A counter in pinned or registered memory that streams and host threads share. It counts up and
-/// wraps around: a value is reached if it is at most 2^31 - 1 behind.
+/// wraps around: it has reached a value that is at most 2^31 - 1 behind it.
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));
 
@@ -79,7 +79,7 @@ struct MemoryLocation {
 };
 
 /// One kind of device: memory, copies, reduction and streams. Thread-safe. Device indices are 0 to
-/// device_count()-1, anything else is Error(invalid_argument); a call that the device refuses is
+/// device_count()-1, others throw Error(invalid_argument). A call that the device refuses throws
 /// Error(unavailable), or Error(out_of_memory) from allocate. Calls that take a stream only
 /// enqueue.
 class Driver {
@@ -88,23 +88,23 @@ public:
     virtual int device_count() const noexcept = 0;
     /// One line for users: "NVIDIA H200, 139 GiB, compute capability 9.0".
     virtual std::string description(int device) const = 0;
-    /// How many bytes of its memory nobody uses, no other process either; empty if that is unknown.
+    /// The bytes of its memory that no process uses; empty if unknown.
     virtual std::optional<std::size_t> free_memory(int) const noexcept { return std::nullopt; }
-    /// Throws Error(unavailable) if the device has failed, in the words of its driver: then nothing
+    /// Throws Error(unavailable), with the driver's text, if the device has failed: then nothing
     /// that was enqueued will run.
     virtual void require_healthy(int device) const = 0;
 
-    /// Kernels have at most as many blocks as fill this many multiprocessors of a GPU, and NCCL as
-    /// many CTAs; 0: no limit. Later launches and connections heed it. A device without
+    /// Limits kernels to the blocks that fill this many multiprocessors of a GPU, and NCCL to as
+    /// many CTAs; 0: no limit. Applies to later launches and connections. A device without
     /// multiprocessors has nothing to limit.
     virtual void limit_multiprocessors(int) noexcept {}
 
-    /// Aligned to 256 bytes at least, with undefined contents; empty for 0 bytes. May wait for the
-    /// device, as release() may: so scratch is allocated once and kept.
+    /// Aligned to at least 256 bytes, with undefined contents; empty for 0 bytes. May wait for the
+    /// device, as release() may, so callers allocate scratch once and keep it.
     virtual std::span<std::byte> allocate(int device, std::size_t bytes) = 0;
     /// Releases what allocate() returned. No stream may still use it.
     virtual void release(int device, std::span<std::byte> memory) noexcept = 0;
-    /// Memory of the host that all devices reach; else as with allocate().
+    /// Host memory that all devices reach; otherwise like allocate().
     virtual std::span<std::byte> allocate_pinned(int device, std::size_t bytes) = 0;
     virtual void release_pinned(int device, std::span<std::byte> memory) noexcept = 0;
     virtual MemoryLocation location_of(const void* address) const = 0;
@@ -117,13 +117,13 @@ public:
     /// aligned elements of a floating dtype or, without a scale, of i64 or u64 (averages of
     /// narrower integers are summed as i64). Many small copies take few kernels.
     virtual void copy_all(Stream& stream, std::span<const Copy> copies, const Finish& finish) = 0;
-    /// Sets each element of the memory, whose size is a multiple of the element's: 1, 2, 4 or 8
-    /// bytes.
+    /// Sets each element of the memory. An element has 1, 2, 4 or 8 bytes, and the memory a
+    /// multiple of that.
     virtual void fill(Stream& stream, std::span<std::byte> memory,
                       std::span<const std::byte> element) = 0;
     /// Each output = the inputs, reduced, in stream order: the bits of the host's combine_tree().
-    /// One input and one output at least. Equal sizes, whole aligned elements; an output may be one
-    /// of the inputs, else nothing overlaps. Throws Error(invalid_argument) for an op that the
+    /// At least one input and one output. Equal sizes, whole aligned elements; an output may be one
+    /// of the inputs, otherwise nothing overlaps. Throws Error(invalid_argument) for an op that the
     /// dtype does not have.
     virtual void reduce(Stream& stream, const Reduction& reduction,
                         std::span<const std::span<std::byte>> outputs,
@@ -138,17 +138,17 @@ public:
     /// Sets a word when the work before it is done. A thread or stream that sees the value sees the
     /// results of that work too.
     virtual void write(Stream& stream, Word& word, std::uint32_t value) = 0;
-    /// Makes later work wait until the word has reached the value. A host thread may bring it
-    /// there, with advance(): that is no call of the device's.
+    /// Makes later work wait until the word has reached the value. A host thread may bring it there
+    /// with advance(), which makes no device call.
     virtual void wait(Stream& stream, Word& word, std::uint32_t value) = 0;
-    /// Writes all of some words, then waits for all of others.
+    /// Writes all of `writes`, then waits for all of `waits`.
     virtual void write_then_wait(Stream& stream, std::span<const WordValue> writes,
                                  std::span<const WordValue> waits) {
         for (const auto& [word, value] : writes) write(stream, *word, value);
         for (const auto& [word, value] : waits) wait(stream, *word, value);
     }
     /// Sets up the device's context once for all calls on this thread while the result lives. No
-    /// code of the user's may run on the thread meanwhile.
+    /// user code may run on the thread meanwhile.
     [[nodiscard]] virtual std::shared_ptr<const void> prepare_calls(int) { return nullptr; }
 
     virtual std::shared_ptr<Stream> make_stream(int device) = 0;
@@ -158,8 +158,8 @@ public:
 
     /// Valid as long as the driver.
     virtual MemorySharing& sharing() noexcept = 0;
-    /// NCCL, which lives as long as the process. `wanted`: what GUOZHUANG_NCCL says: auto, off, or
-    /// a file.
+    /// NCCL, which lives as long as the process. `wanted`: the value of GUOZHUANG_NCCL: auto, off,
+    /// or a file.
     virtual OrReason<Nccl*> nccl(const std::string& wanted) {
         return {.reason = "NCCL cannot reach such a device (GUOZHUANG_NCCL=" + wanted + ")"};
     }

@@ -13,8 +13,7 @@ namespace guozhuang::device {
 /// for a Python in PATH.
 OrReason<Nccl*> find_nccl(Driver& driver, const std::string& wanted);
 
-/// The files of that name in the packages of the Pythons in these folders, which are separated as
-/// in PATH.
+/// The files with this name in the packages of the Pythons in these folders, separated as in PATH.
 std::vector<std::string> files_in_packages(const std::string& name, std::string_view programs);
 
 }  // namespace guozhuang::device

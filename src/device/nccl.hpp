@@ -14,12 +14,12 @@ namespace guozhuang::device {
 
 class Stream;
 
-/// Names a communicator that is to be made: one rank makes the id, and tells the others.
+/// Names a new communicator: one rank makes the id, and tells the others.
 using NcclId = std::array<std::byte, 128>;
 
-/// Whether NCCL reduces with the results of the host. It has no 16-bit integers and no adasum, and
-/// its minimum and maximum of floats lose a NaN. An average is its sum, which the caller divides
-/// and scales.
+/// Whether NCCL's reduction gives the same results as the host's. It has no 16-bit integers and no
+/// adasum, and its minimum and maximum of floats lose a NaN. An average is its sum, which the
+/// caller divides and scales.
 constexpr bool is_in_nccl(ReduceOp op, DType dtype) noexcept {
     if (op == ReduceOp::adasum || dtype == DType::i16 || dtype == DType::u16) return false;
     return !is_floating(dtype) || (op != ReduceOp::min && op != ReduceOp::max);
@@ -31,14 +31,14 @@ constexpr bool is_in_nccl(ReduceOp op, DType dtype) noexcept {
 /// call. One thread at a time. Throws Error(unavailable) in NCCL's words.
 class NcclCommunicator {
 public:
-    /// Aborts what is enqueued, so streams that wait for other ranks run on; unless all ranks have
-    /// come to finalize(), as is_ready() has said.
+    /// Aborts enqueued work, which unblocks streams that wait for other ranks, unless is_ready()
+    /// has said that all ranks have reached finalize().
     virtual ~NcclCommunicator() = default;
 
-    /// Whether NCCL has done what was called last, connect() included. Throws when NCCL has failed,
-    /// be it in the background.
+    /// Whether NCCL has done the last call, including connect(). Throws if NCCL has failed, even in
+    /// the background.
     virtual bool is_ready() = 0;
-    /// NCCL begins with what is called in here when the group ends.
+    /// NCCL starts the calls made in `calls` when the group ends.
     virtual void group(const std::function<void()>& calls) = 0;
 
     /// Contiguous memory of whole elements, which is input and output. NCCL uses
@@ -48,10 +48,10 @@ public:
     /// `into` on every rank = `from` on the root, which may be the same memory.
     virtual void broadcast(Stream& stream, std::span<std::byte> into,
                            std::span<const std::byte> from, int root) = 0;
-    /// `into` = the `from` of all ranks, of as many bytes each.
+    /// `into` = the `from` of all ranks, each of the same size.
     virtual void all_gather(Stream& stream, std::span<std::byte> into,
                             std::span<const std::byte> from) = 0;
-    /// `into` = this rank's block of `from`, which is cut into as many blocks as there are ranks.
+    /// `into` = this rank's block of the reduced `from`, which is cut into one block for each rank.
     virtual void reduce_scatter(Stream& stream, const Reduction& reduction,
                                 std::span<std::byte> into, std::span<const std::byte> from) = 0;
     /// `into`, on the root alone, = `from` of all ranks, reduced.
@@ -60,7 +60,8 @@ public:
     virtual void send(Stream& stream, std::span<const std::byte> from, int to) = 0;
     virtual void receive(Stream& stream, std::span<std::byte> into, int from) = 0;
 
-    /// Begins the end, when all that was enqueued is done here: is_ready() once it is on all ranks.
+    /// Begins the end, once all enqueued work is done on this rank. is_ready() once it is done on
+    /// all ranks.
     virtual void finalize() = 0;
 };
 
@@ -71,7 +72,7 @@ public:
     /// "2.28.9 (/usr/lib/libnccl.so.2)"
     virtual std::string version() const = 0;
     virtual NcclId make_id() = 0;
-    /// Begins to connect this many ranks, each with a device of its own; does not wait for them.
+    /// Begins to connect this many ranks, each with its own device; does not wait for them.
     virtual std::unique_ptr<NcclCommunicator> connect(const NcclId& id, int rank, int ranks,
                                                       int device) = 0;
 };

@@ -7,13 +7,13 @@
 
 namespace guozhuang::device {
 
-/// Memory that the last owner releases, when no stream uses it any more.
+/// Memory that the last owner releases, once no stream uses it.
 struct OwnedMemory {
     std::span<std::byte> memory;
     std::shared_ptr<void> owner;
 };
 
-/// Memory of the device. Throws what Driver::allocate throws.
+/// Device memory. Throws what Driver::allocate throws.
 inline OwnedMemory allocate_owned(const std::shared_ptr<Driver>& driver, int device,
                                   std::size_t bytes) {
     const auto memory = driver->allocate(device, bytes);
@@ -21,7 +21,7 @@ inline OwnedMemory allocate_owned(const std::shared_ptr<Driver>& driver, int dev
             {memory.data(), [driver, device, memory](void*) { driver->release(device, memory); }}};
 }
 
-/// Pinned memory of the host. Throws what Driver::allocate_pinned throws.
+/// Pinned host memory. Throws what Driver::allocate_pinned throws.
 inline OwnedMemory allocate_pinned(const std::shared_ptr<Driver>& driver, int device,
                                    std::size_t bytes) {
     const auto memory = driver->allocate_pinned(device, bytes);
@@ -30,7 +30,7 @@ inline OwnedMemory allocate_pinned(const std::shared_ptr<Driver>& driver, int de
                      }}};
 }
 
-/// Another rank's memory on its device, as this one's device reaches it. Throws what
+/// Another rank's device memory, at the address where this rank's device reaches it. Throws what
 /// MemorySharing::open throws.
 inline OwnedMemory open_owned(const std::shared_ptr<Driver>& driver, int device,
                               const MemoryOffer& offer) {
@@ -40,7 +40,7 @@ inline OwnedMemory open_owned(const std::shared_ptr<Driver>& driver, int device,
                      }}};
 }
 
-/// A Word in pinned memory of its own, 0 at first.
+/// A Word in its own pinned memory, initially 0.
 class PinnedWord {
 public:
     PinnedWord(const std::shared_ptr<Driver>& driver, int device)

@@ -6,7 +6,7 @@
 namespace guozhuang::device {
 namespace {
 
-/// dlerror() tells of the calling thread's last failure.
+/// dlerror() describes the calling thread's last failure.
 std::string not_loaded() {
     return std::string("plugin not loaded: ") + dlerror();
 }

@@ -24,10 +24,10 @@ using CudaPluginEntry = CudaPlugin(const char* build_id) noexcept;
 inline constexpr std::string_view cuda_reasons[] = {
     "built without CUDA",  // the library itself: there is no plugin to look for
     "plugin not found",    // no libguozhuang_cuda.so beside the library
-    "plugin not loaded",   // it is not such a plugin, or a library that it needs is missing
+    "plugin not loaded",   // it is not a plugin, or a library that it needs is missing
     "build mismatch",      // library and plugin come from different builds
     "no NVIDIA driver",   "NVIDIA driver too old", "no CUDA device",
-    "CUDA failed",  // anything else that CUDA says
+    "CUDA failed",  // any other error from CUDA
 };
 
 /// The CUDA driver of this process, from libguozhuang_cuda.so beside the library (from no other
@@ -38,14 +38,14 @@ const OrReason<Driver*>& cuda_driver();
 /// Tries the plugin at an absolute path. A plugin stays loaded.
 OrReason<Driver*> load_cuda_plugin(const std::filesystem::path& path);
 
-/// For tests alone: unless null, it makes the driver of each session, and the plugin is not used.
+/// For tests only: unless null, it makes the driver of each session, and the plugin is not used.
 /// Read when a session first uses a CUDA tensor.
 using MakeDriver = std::shared_ptr<Driver>();
 GUOZHUANG_API extern std::atomic<MakeDriver*> cuda_substitute;
 
 /// Whether a plugin belongs to this build of the library.
 bool built_with_cuda() noexcept;
-/// Identifies what library and plugin must have in common: version, compiler, and the headers that
+/// Identifies the build that library and plugin must share: version, compiler, and the headers that
 /// both include.
 const char* build_id() noexcept;
 

@@ -5,8 +5,8 @@
 
 namespace guozhuang::device {
 
-/// How the elements of several inputs become one: combined in partials along the tree of
-/// guozhuang::Reduce, over their indices, then finished and rounded once.
+/// How elements of several inputs are reduced to one: combined as partials along the tree of
+/// guozhuang::Reduce, over the inputs' indices, then finished and rounded once.
 struct Reduction {
     static constexpr std::size_t most_inputs = 16;  ///< and outputs
     ReduceOp op = ReduceOp::sum;
@@ -23,8 +23,8 @@ struct Finish {
     constexpr bool is_identity() const noexcept { return divisor == 1 && scale == 1; }
 };
 
-/// Whether the sum that an average divides may need more bits than the dtype has: then it is summed
-/// as i64. Averages of i64 and u64 divide the sum that has wrapped.
+/// Whether the sum of an average may need more bits than the dtype has; then it is summed as i64.
+/// Averages of i64 and u64 divide the wrapped sum.
 constexpr bool averages_in_i64(ReduceOp op, DType dtype) noexcept {
     return op == ReduceOp::average && !is_floating(dtype) && dtype != DType::boolean &&
            size_of(dtype) < size_of(DType::i64);

@@ -21,7 +21,7 @@ struct BundleEntry {
     /// Filled by all_gather, all_to_all and reduce_scatter; null for the others.
     Result* result = nullptr;
     /// Receives the result's elements if they fit; otherwise the result allocates its own memory. A
-    /// misfit does not fail the bundle, because the other ranks need this one.
+    /// wrong size does not fail the bundle, because the other ranks need this one.
     std::span<std::byte> output = {};
 };
 
@@ -37,8 +37,8 @@ struct Bundle {
     std::vector<BundleEntry> entries;
 };
 
-/// Runs bundles of host tensors: combines algorithms and a wire. One thread calls run(): whichever
-/// drives the engine.
+/// Runs bundles of host tensors: combines algorithms and a wire. Only the thread that drives the
+/// engine calls run().
 class Backend {
 public:
     virtual ~Backend() = default;
@@ -47,24 +47,24 @@ public:
     virtual void run(const Bundle& bundle) = 0;
 
     /// Runs an allreduce of one tensor before the ranks have agreed on it, if all ranks of the set
-    /// ask for it at about the same time: those whose fingerprints of its name and description are
-    /// equal. If one does not, returns false on all, and the tensor is untouched. Called as run()
-    /// is, and throws as that does.
+    /// ask for it at about the same time, with equal fingerprints of its name and description. If
+    /// one does not, returns false on all ranks and leaves the tensor untouched. Called like run(),
+    /// and throws the same.
     virtual bool run_eagerly(const Bundle&, std::uint64_t /*fingerprint*/) { return false; }
     /// This rank waits for something else: others need not wait for it in run_eagerly().
     virtual void decline_eager() noexcept {}
 };
 
-/// A bundle of tensors on a device, from when it is enqueued to when its stream has done it.
+/// A bundle of tensors on a device, from its enqueueing until its stream has finished it.
 class StreamBundle {
 public:
     virtual ~StreamBundle() = default;
     virtual const Bundle& bundle() const noexcept = 0;
-    /// Does what host threads do for the bundle, on the caller's. If that throws, the bundle has
+    /// Does host work for the bundle on the calling thread. If `work` throws, the bundle has
     /// failed: its handles fail at once, the job ends for the other ranks, and this returns false.
     virtual bool attempt(const std::function<void()>& work) noexcept = 0;
     /// If this rank has joined, allocates and fills what it contributes. Allocating may wait for
-    /// the device, so this is for the bundle's turn. Throws what the driver throws.
+    /// the device, so call it in the bundle's turn. Throws what the driver throws.
     virtual void make_contributions(const std::shared_ptr<device::Driver>& driver,
                                     device::Stream& stream) = 0;
 };
@@ -78,15 +78,15 @@ public:
     /// cannot block them. Called by the thread that drives, in the order of the log. Throws Error
     /// if the job is aborted or the device refuses.
     virtual void enqueue(std::shared_ptr<StreamBundle> bundle, device::Stream& stream) = 0;
-    /// The job is over: lets every stream run on that waits for this rank or for another, now and
-    /// later, although the results are undefined. Calls nothing of the device's. Called again and
-    /// again until the streams have come to their end. Any thread.
+    /// The job is over: unblocks every stream that waits for this rank or another, now or later,
+    /// although the results are undefined. Makes no device calls. Called repeatedly until the
+    /// streams have finished. Any thread.
     virtual void release() noexcept = 0;
-    /// Whether a rank of the set may have let its streams run on in a way that other ranks' streams
+    /// Whether a rank of the set may have unblocked its streams in a way that other ranks' streams
     /// take for data: then no bundle is known to have ended well. Any thread.
     virtual bool was_released() const noexcept = 0;
-    /// Ends the threads of the backend, which is used no more: what is on its way has ended, or the
-    /// job has been aborted. The stream may still work with its memory.
+    /// Ends the threads of the backend, which is not used again: its bundles have ended, or the job
+    /// has been aborted. The stream may still use its memory.
     virtual void stop() noexcept = 0;
 };
 

@@ -14,8 +14,8 @@
 
 namespace guozhuang::engine {
 
-/// An operation as its caller passes it. It refers to the caller's memory and takes none of its
-/// own, so a small allreduce may be over before anything has been kept of it.
+/// An operation as its caller passes it. It refers to the caller's memory and allocates nothing, so
+/// a small allreduce may finish without a copy of its call.
 struct Call {
     protocol::Description description;  ///< without its tensors and splits
     std::string_view name = {};         ///< empty: none
@@ -25,8 +25,8 @@ struct Call {
     std::span<const std::int64_t> splits = {};
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
-    std::chrono::milliseconds timeout = {};  ///< 0: no limit of its own
-    /// Engine::run_eagerly() numbers calls without a name; 0: it has not.
+    std::chrono::milliseconds timeout = {};  ///< 0: the default limit
+    /// Set by Engine::run_eagerly() for calls without a name; 0: not set.
     std::uint64_t number = 0;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long nothing ends before the health of the devices is asked for.
+/// How long nothing may end before the thread checks the health of the devices.
 constexpr auto between_checks = 100ms;
 
 }  // namespace
@@ -59,7 +59,7 @@ void Completions::watch() {
     }
 }
 
-/// Takes those that are so.
+/// Takes the completions that are reached.
 template <class IsSo>
 Completions::List Completions::take(const IsSo& is_so) {
     List taken;
@@ -72,8 +72,7 @@ Completions::List Completions::take(const IsSo& is_so) {
     return taken;
 }
 
-/// Asks the devices that something is awaited from. If one has failed, takes all that is awaited
-/// from it.
+/// Checks the devices of pending completions. If one has failed, takes all its completions.
 Completions::List Completions::take_unhealthy(std::exception_ptr& failure) {
     for (const int device : awaited_devices()) {
         try {

@@ -21,17 +21,18 @@ public:
     virtual bool is_reached() noexcept = 0;
     /// Index of the device that does the work; the driver is that of Completions.
     virtual int device() const noexcept = 0;
-    /// Called once: when is_reached(), or with the Error of a device that has failed.
+    /// Called once: when is_reached(), or with the Error of a failed device.
     virtual void complete(const std::exception_ptr& failure) noexcept = 0;
 };
 
-/// Completes what the streams of a kind of device have done, on a thread of its own, which sleeps
-/// while nothing is awaited. It looks at words of host memory, so that no call of the program's can
-/// hold it up; and now and then, while nothing ends, at the health of the devices. Thread-safe.
+/// Completes bundles that the streams of one kind of device have finished, on its own thread, which
+/// sleeps while nothing is awaited. The thread polls words in host memory, so that no call of the
+/// program can hold it up; while nothing ends, it sometimes checks the health of the devices.
+/// Thread-safe.
 class Completions {
 public:
     explicit Completions(std::shared_ptr<device::Driver> driver);
-    /// Completions that are still pending are kept for ever.
+    /// Keeps completions that are still pending for ever.
     ~Completions();
     Completions(const Completions&) = delete;
     Completions& operator=(const Completions&) = delete;

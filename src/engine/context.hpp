@@ -11,9 +11,9 @@
 
 namespace guozhuang::engine {
 
-/// Who this rank is in a process set, and what the rank's process sets share. The doorbell lives as
-/// long as `job` is held: callers may still wait at it when the session is gone. The timeline is
-/// of all the rank's process sets.
+/// Identifies this rank in a process set, and refers to what the rank's process sets share. The
+/// doorbell lives as long as `job` is held: callers may still wait at it when the session is gone.
+/// All process sets of the rank share the timeline.
 struct Context {
     std::shared_ptr<JobControl> job;
     std::shared_ptr<trace::Timeline> timeline;

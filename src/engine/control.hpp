@@ -19,8 +19,8 @@ struct SetId {
     friend bool operator==(const SetId&, const SetId&) = default;
 };
 
-/// Small messages between the ranks of a process set, which the engine is given. Ranks are group
-/// ranks. Only the thread that holds the engine's lock calls this. Nothing blocks; errors throw.
+/// Small messages between the ranks of a process set, for the engine. Ranks are group ranks. Only
+/// the thread that holds the engine's lock calls this. Nothing blocks; errors throw.
 class Control {
 public:
     struct Message {
@@ -31,8 +31,8 @@ public:
     virtual ~Control() = default;
     virtual int rank() const noexcept = 0;
     virtual int size() const noexcept = 0;
-    /// Queues a message and wakes the receiver, if that sleeps and waits for this set. Messages to
-    /// one rank arrive in order.
+    /// Queues a message, and wakes the receiver if it sleeps while waiting for this set. Messages
+    /// to one rank arrive in order.
     virtual void send(int to, std::vector<std::byte> message) = 0;
     /// Returns the next message that has arrived, if any. Also releases sends that are complete.
     virtual std::optional<Message> poll() = 0;
@@ -51,12 +51,12 @@ public:
     /// sender, receiver and tag match in order.
     virtual Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) = 0;
     virtual Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) = 0;
-    /// True once the message is complete; the ticket is then spent.
+    /// True once the message is complete; resets the ticket then.
     virtual bool test(Ticket& ticket) = 0;
 };
 
-/// Lets an engine abort the job and look at its ranks. Thread-safe, and usable as long as it is
-/// held.
+/// Lets an engine abort the job and look at its ranks. Thread-safe, and usable as long as the
+/// engine holds it.
 class JobControl {
 public:
     virtual ~JobControl() = default;
@@ -66,9 +66,9 @@ public:
     /// Returns the status of another rank of the world; empty if this rank cannot see it, because
     /// it is on another host or shares no memory.
     virtual std::optional<trace::RankStatus> look_at(int rank) = 0;
-    /// Gives up every message in flight, once the job is over for this rank: nothing arrives any
-    /// more, and later calls throw Error(aborted). Returns false if some messages cannot be
-    /// stopped: their memory then stays borrowed to the end of the process. Any thread.
+    /// Gives up every message in flight, once the job is over for this rank: nothing more arrives,
+    /// and later calls throw Error(aborted). Returns false if some messages cannot be stopped:
+    /// their memory then stays borrowed until the process ends. Any thread.
     virtual bool abandon() noexcept = 0;
 };
 

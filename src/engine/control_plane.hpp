@@ -29,14 +29,14 @@ public:
     void submit(const std::shared_ptr<Pending>& pending);
     void announce(const LifeCycle::Shutdown& shutdown);
 
-    /// Takes the messages that have arrived, and moves payloads forward; true if a message had
+    /// Takes the messages that have arrived, and moves payloads forward. True if a message had
     /// arrived or a payload has ended.
     bool receive_messages();
     /// Sends what has become due since the last call.
     void send_messages();
     /// Whether every message has left this rank.
     bool flushed() { return control_.flushed(); }
-    /// Whether other ranks hear the log from this one.
+    /// Whether this rank passes the log on to others.
     bool passes_log_on() const noexcept { return negotiator_.passes_log_on(); }
 
     /// The log's entries that have become known, and the sends and receives that have ended.

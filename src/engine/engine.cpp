@@ -144,9 +144,9 @@ void Engine::coordinate() {
     }
 }
 
-/// If something submitted is not taken, naps while the number of pending operations changes: what
-/// a caller submits in a row is negotiated together, and the caller keeps its core. Naps add up to
-/// 620 us.
+/// If a submission has not been taken, naps while the number of pending operations changes, so that
+/// operations that a caller submits in a row are negotiated together, and the caller keeps its
+/// core. Naps add up to 620 us.
 void Engine::nap(base::WaitLoop& wait_loop) {
     if (!queue_.has_untaken()) return;
     int before = 0;
@@ -158,7 +158,7 @@ void Engine::nap(base::WaitLoop& wait_loop) {
 }
 
 /// This rank was woken, perhaps for another process set or another thread. If there is a message,
-/// keeps polling for a moment: the rest of it may follow, or something may have to be passed on.
+/// keeps polling for a moment: more may follow, or this rank may have to pass something on.
 void Engine::poll_briefly(base::WaitLoop& wait_loop) {
     if (try_drive_once() != DriveResult::progressed) return;
     const auto end = base::Clock::now() + poll_time;
@@ -180,8 +180,8 @@ Engine::DriveResult Engine::try_drive_once(bool only_small) {
     return result;
 }
 
-/// Takes and sends messages, then executes at most one entry of the log. If it fails, no other
-/// thread drives on from there.
+/// Takes and sends messages, then executes at most one entry of the log. After a failure no other
+/// thread drives.
 Engine::DriveResult Engine::drive_once(bool only_small) try {
     if (life_.is_stopped() || base::is_aborted(context_.doorbell)) return DriveResult::in_vain;
     const bool progressed = pump();
@@ -233,7 +233,7 @@ bool Engine::take_submissions() {
     }
     if (!too_late.empty()) fail_for_quit(std::move(too_late));
     if (taken_.shutdown) control_plane_.announce(*taken_.shutdown);
-    taken_.operations.clear();  // whoever holds them last must not be the engine
+    taken_.operations.clear();  // the engine must not be the last to hold them
     return true;
 }
 
@@ -249,7 +249,7 @@ void Engine::check_stalls() {
 
 // --- the log -------------------------------------------------------------------------------------
 
-/// Lets operations of a fail entry fail at once: no data moves for them, and the entries before it
+/// Fails the operations of a fail entry at once: no data moves for them, and the entries before it
 /// may take long.
 void Engine::accept(protocol::LogEntry&& entry) {
     if (entry.kind == Kind::fail) {
@@ -263,8 +263,8 @@ void Engine::accept(protocol::LogEntry&& entry) {
 }
 
 /// The log may end only once this rank has heard of each shutdown from the rank itself. The entry
-/// may come before that, since it comes through other ranks, and so before what a rank has
-/// announced to send or receive.
+/// may arrive earlier, through other ranks, and so before the sends and receives that a rank has
+/// announced.
 bool Engine::is_due(const protocol::LogEntry& entry) const {
     return entry.kind != Kind::all_shut_down ||
            control_plane_.point_to_point().have_all_shut_down();
@@ -301,7 +301,7 @@ void Engine::end_join(protocol::LogEntry& entry) {
     queue_.end(requests, error);
 }
 
-/// Fails what the log has not resolved: every operation would need the rank that has quit.
+/// Fails the operations that the log has not resolved: each would need the rank that has quit.
 void Engine::end_log(const protocol::LogEntry& entry) {
     quit_entry_ = entry;
     queue_.cancel_join();
@@ -327,11 +327,11 @@ void Engine::release_tensors(const OwnsTensors& owner) {
         };
         drive_until(std::ref(released), base::no_deadline);  // allocates nothing
         if (has_work())
-            context_.ring(base::Sleepers::idle);  // whoever promised to wait for it may have gone
+            context_.ring(base::Sleepers::idle);  // the caller that promised to wait may be gone
     }
 }
 
-/// Returns null if another thread is driving, if the operation's data moves, or if there is no
+/// Returns null if another thread drives, if the operation's data is moving, or if there is no
 /// memory. The caller then waits for the operation's end.
 std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
                                                           const OwnsTensors& owner) try {
@@ -362,7 +362,7 @@ void Engine::close(std::string_view reason, int culprit) {
     };
     if (!life_.somebody_quit()) {
         drive_until(flushed, base::no_deadline);
-    } else {  // The one that has quit takes no messages. The others may wait to hear of this rank.
+    } else {  // The rank that has quit takes no messages. The others may wait to hear of this rank.
         const base::Lock driving(mutex_);
         if (!life_.is_stopped()) take_last_news([this] { pump(); });
     }
@@ -386,10 +386,10 @@ void Engine::stop() noexcept {
 }
 
 /// Waits until this rank's `quit` entry comes back in the log: everything before it has then run,
-/// or is on a stream, which is waited for too. If that is not so before the deadline, others may be
-/// blocked in an operation that needs this rank, or hear the log through it; so the job is aborted.
-/// Pending sends and receives are waited for until the deadline, because the peer may already have
-/// matched them.
+/// or is on a stream, for which it waits too. If this takes longer than the deadline, it aborts the
+/// job, because others may be blocked in an operation that needs this rank, or may hear the log
+/// through it. It waits for pending sends and receives until the deadline, because the peer may
+/// already have matched them.
 void Engine::drain_before_exit(base::Deadline deadline) noexcept {
     try {
         bool will_be_heard = false, is_heard = false, is_moving = false;
@@ -437,8 +437,8 @@ void Engine::notify_others(const std::exception_ptr& cause) noexcept {
     context_.job->abort({.rank = context_.rank, .text = base::describe(cause)});
 }
 
-/// Accepts entries that have arrived before everything fails, so that this rank gets an error that
-/// the log has decided although it looks late.
+/// Accepts entries that have arrived before everything fails, so that this rank, though it looks
+/// late, gets an error that the log has decided.
 void Engine::take_last_news(const std::function<void()>& take) noexcept try {
     try {
         take();

@@ -33,8 +33,8 @@
 
 namespace guozhuang::engine {
 
-/// Coordinates one process set on this rank: takes requests, negotiates them with the other ranks,
-/// executes the log. Public functions may be called from any thread.
+/// Coordinates one process set on this rank: takes requests, negotiates them with the other ranks
+/// and executes the log. Public functions may be called from any thread.
 ///
 /// One thread at a time *drives*: it receives and sends control messages (pump) and executes the
 /// entries of the log, one after the other. It holds the engine's lock meanwhile. A caller that
@@ -58,8 +58,8 @@ public:
     explicit Engine(const Dependencies& dependencies);
     ~Engine() override { stop(); }
 
-    /// Says how bundles of a device kind run. To be called before the first request of that kind.
-    /// Throws Error(out_of_memory).
+    /// Sets how bundles of a device kind run. Call it before the first request of that kind. Throws
+    /// Error(out_of_memory).
     void add_executor(DeviceKind kind, DeviceExecutor executor) {
         if (std::holds_alternative<std::shared_ptr<StreamExecutor>>(executor))
             queue_.start_to_release();
@@ -78,9 +78,9 @@ public:
 
     /// Runs an allreduce of one host tensor at once, without submission and log, if all ranks of
     /// the set make the same call at about the same time and this rank has nothing else pending.
-    /// Else returns false, and the call is to be submitted: its tensor is untouched; one without a
-    /// name may have got its number. Holds the engine's lock for as long as a thread spins, and
-    /// while data moves. Throws what has ended the job meanwhile.
+    /// Otherwise returns false and leaves the tensor untouched; a call without a name may have got
+    /// its number, and the caller must submit it. Holds the engine's lock for as long as a thread
+    /// spins, and while data moves. Throws what has ended the job meanwhile.
     bool run_eagerly(Call& call) {
         if (!eager_calls_.may_run()) return false;
         std::exception_ptr failure;
@@ -102,34 +102,34 @@ public:
         return done;
     }
 
-    /// Takes back the number that such a call has got, and that is not submitted after all.
+    /// Takes back the number of such a call if it is not submitted after all.
     void return_number(OperationKind operation, std::uint64_t number) noexcept {
         queue_.return_number(operation, number);
     }
 
     bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
     /// Completes operations that have ended; true if there were any. Called by every thread that
-    /// drives or waits. Runs deleters and log callbacks of the user's, which may call this library:
-    /// so never call it with a lock held, nor on a stream's thread, on which those calls may wait.
+    /// drives or waits. Runs user deleters and log callbacks, which may call this library: so never
+    /// call it with a lock held, nor on a stream's thread, because those calls may wait.
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_) {
         stalls_.log_warnings();
         return queue_.complete_ended();
     }
 
-    /// Takes submissions, receives and sends control messages, and queues what the log says.
+    /// Takes submissions, receives and sends control messages, and queues the entries of the log.
     bool pump() override;
-    /// The part of it that sends nothing: a shutdown that waits to be sent would be taken elsewhere
-    /// for the cause of what has failed here.
+    /// The part of pump() that sends nothing: after a failure here, other ranks would take a
+    /// shutdown sent now for its cause.
     bool receive();
 
     /// For an owner of tensors that is about to be destroyed. Returns once no operation uses its
-    /// memory: one that still waits for other ranks goes on with copies in memory of the library's
-    /// own, and without those outputs that are the owner's; one whose data moves already, or for
-    /// whose copies there is no memory, is waited for. Throws what ended the job.
+    /// memory: one that still waits for other ranks goes on with copies in the library's own
+    /// memory, and without the owner's outputs; this waits for one whose data moves already, or for
+    /// whose copies there is no memory. Throws what ended the job.
     void release_tensors(const OwnsTensors& owner);
     /// Runs `action` while no bundle of this engine moves on the host, and returns its result.
     /// Returns false at once if a bundle moves. If the action throws, no caller is woken: those
-    /// that wait behind this thread look again by themselves, after sleep_limit at the latest.
+    /// that wait behind this thread look again on their own, after sleep_limit at the latest.
     template <class Action>
     bool try_between_bundles(const Action& action) {
         if (!mutex_.try_lock()) return false;
@@ -143,7 +143,7 @@ public:
         return result;
     }
 
-    /// Takes no more requests, and has the other ranks told so. Returns at once: the thread that
+    /// Takes no more requests, and lets the other ranks know. Returns at once: the thread that
     /// drives sends the message.
     void shut_down(std::string_view reason, int culprit = -1) {
         life_.shut_down({.reason = std::string(reason), .culprit = culprit});
@@ -152,22 +152,22 @@ public:
     /// Shuts down, and drives until every rank has shut down. Pending operations then are complete
     /// or have failed. Throws what ended the job.
     void close(std::string_view reason, int culprit = -1);
-    /// Ends the coordinator thread, and drains the streams; nobody drives any more.
-    /// Operations that are still pending fail, so handles that outlive the session are complete.
-    /// Later calls do nothing.
+    /// Ends the coordinator thread and drains the streams; no thread drives any more. Operations
+    /// that are still pending fail, so handles that outlive the session are complete. Later calls
+    /// do nothing.
     void stop() noexcept;
     /// True if the job ended while the transport may still access memory of this rank. The caller
     /// must never free that memory; the engine itself keeps the memory of its requests.
     bool left_memory_on_loan() const noexcept { return life_.memory_is_on_loan(); }
-    /// Quits for a process that is about to end: does not wait for the other ranks, which get the
-    /// reason.
+    /// Quits, for a process that is about to end: sends the other ranks the reason and does not
+    /// wait for them.
     void quit(std::string_view reason, int culprit = -1) {
         life_.shut_down({.reason = std::string(reason), .at_once = true, .culprit = culprit});
         context_.ring(base::Sleepers::idle);
     }
     /// After quit(): waits until this rank has executed what the log held before its `quit` entry,
-    /// on streams too, and its sends and receives have ended. If that is not so at the deadline and
-    /// other ranks may need this one, aborts the job.
+    /// on streams too, and its sends and receives have ended. Aborts the job if this has not
+    /// happened by the deadline and other ranks may need this one.
     void drain_before_exit(base::Deadline deadline) noexcept;
     /// Ends the job for all ranks: fails all operations, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause) {
@@ -175,7 +175,7 @@ public:
     }
     /// See LifeCycle.
     std::exception_ptr failure_by_shutdown() const noexcept { return life_.failure_by_shutdown(); }
-    /// How often all ranks have joined.
+    /// How many times all ranks have joined.
     std::uint64_t joins() const { return queue_.joins(); }
     /// Whether some rank has quit: then not all ranks will close their transport.
     bool somebody_quit() const noexcept { return life_.somebody_quit(); }
@@ -201,12 +201,11 @@ private:
     void coordinate();
     void nap(base::WaitLoop& wait_loop);
     void poll_briefly(base::WaitLoop& wait_loop);
-    /// The outcome of an attempt to drive. `messages_move`: in vain, but sends or receives are on
-    /// their way. `too_large`: the next entry is for another thread.
+    /// The outcome of an attempt to drive. `messages_move`: no progress, but sends or receives are
+    /// in flight. `too_large`: the next entry is for another thread.
     enum class DriveResult { progressed, in_vain, messages_move, of_another, too_large };
-    /// Returns true once `arrived()`, or false at the deadline. This thread drives meanwhile,
-    /// whenever nobody else does; with `only_small`, until a large bundle comes, which it leaves to
-    /// the coordinator.
+    /// Returns true once `arrived()`, or false at the deadline. Meanwhile this thread drives
+    /// whenever no other does. With `only_small` it leaves large bundles to the coordinator.
     bool wait(const std::function<bool()>& arrived, base::Deadline deadline,
               bool only_small = false);
     DriveResult drive_once(bool only_small) GUOZHUANG_REQUIRES(mutex_);
@@ -240,15 +239,15 @@ private:
     }
 
     // The end of the job.
-    /// Aborts the job for all ranks, this one too: from then on nobody drives. Returns the cause as
-    /// an Error.
+    /// Aborts the job for all ranks, including this one: from then on no thread drives. Returns the
+    /// cause as an Error.
     std::exception_ptr abort(const std::exception_ptr& cause);
     void abort_for_quit();
     /// Notes the cause, and aborts the job for the other ranks.
     void notify_others(const std::exception_ptr& cause) noexcept;
     void take_last_news(const std::function<void()>& take) noexcept GUOZHUANG_REQUIRES(mutex_);
-    /// Fails all operations with the first cause of the job's end, which it returns: `cause`, or
-    /// one that was noted before.
+    /// Fails all operations with the first cause of the job's end, and returns it: `cause`, or one
+    /// that was noted before.
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
     std::shared_ptr<const OwnTensors> replace_tensors(Pending& pending, const OwnsTensors& owner);
@@ -259,11 +258,11 @@ private:
     Executor executor_;
     EagerCalls eager_calls_;
 
-    base::Mutex mutex_;                                          ///< whoever holds it drives
-    SubmissionQueue::Taken taken_ GUOZHUANG_GUARDED_BY(mutex_);  ///< and not yet dealt with
+    base::Mutex mutex_;  ///< the thread that holds it drives
+    SubmissionQueue::Taken taken_ GUOZHUANG_GUARDED_BY(mutex_);  ///< and not yet handled
     ControlPlane control_plane_ GUOZHUANG_GUARDED_BY(mutex_);
     std::vector<protocol::LogEntry> entries_ GUOZHUANG_GUARDED_BY(mutex_);  ///< not yet accepted
-    StallReporter stalls_;  ///< only by the thread that drives, but for log_warnings()
+    StallReporter stalls_;  ///< only used by the thread that drives, except log_warnings()
     /// Arrived and not yet executed. Their items hold what this rank has submitted.
     std::deque<protocol::LogEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);
     /// The `quit` entry that has ended the log, if a rank has quit.

@@ -73,8 +73,8 @@ std::shared_ptr<Owners> EnqueuedBundle::take_kept() noexcept {
     return std::move(keep_alive_);
 }
 
-/// The operations fail before the stream is released, so that no program takes the contents of
-/// their tensors for results.
+/// The operations fail before the stream is released, so that no program takes their tensors'
+/// contents for results.
 void EnqueuedBundle::fail(const std::exception_ptr& cause) noexcept {
     listener_->on_failure(cause);
     auto failed = requests_;

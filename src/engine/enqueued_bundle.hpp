@@ -25,10 +25,10 @@ public:
     bool attempt(const std::function<void()>& work) noexcept override;
     void make_contributions(const std::shared_ptr<device::Driver>& driver,
                             device::Stream& stream) override;
-    /// Enqueueing it has failed: it fails when the stream comes to its end. By the thread that
-    /// enqueues, before the end is enqueued.
+    /// Enqueueing has failed: makes the bundle fail when the stream reaches its end. Called by the
+    /// thread that enqueues, before it enqueues the end.
     void refuse(std::exception_ptr failure) noexcept;
-    /// Ends the bundle, once: its stream is done with it, or its device has failed with this error.
+    /// Ends the bundle, once: its stream has finished it, or its device has failed with this error.
     /// Another thread releases the owners that the bundle has kept, and the bundle itself.
     static void end(std::shared_ptr<EnqueuedBundle> bundle,
                     const std::exception_ptr& failure) noexcept;
@@ -43,13 +43,13 @@ private:
 
     const Bundle bundle_;
     const Requests requests_;
-    Requests to_end_;  ///< the same; end() takes them, while fail() may be at work
+    Requests to_end_;  ///< the same; end() takes them, while fail() may be running
     std::exception_ptr refusal_;
     std::atomic<bool> is_refused_{false};
     base::Mutex mutex_;
     /// Owners of memory that the requests and a joined rank's contributions use. An operation that
-    /// fails before the stream is done releases its own, while the stream may still use the memory.
-    /// Null when the bundle has ended.
+    /// fails before the stream is done releases its own reference while the stream may still use
+    /// the memory. Null when the bundle has ended.
     std::shared_ptr<Owners> keep_alive_ GUOZHUANG_GUARDED_BY(mutex_) = std::make_shared<Owners>();
     std::shared_ptr<Owners> self_ = std::make_shared<Owners>();  ///< the bundle, when it has ended
     const Context& context_;

@@ -24,7 +24,7 @@ std::string describe(const FailedWork& work) {
     return text + ": ";
 }
 
-/// Whether it is of a device, the transport or the like, which know nothing of operations.
+/// Whether it comes from a device, the transport or the like, which know nothing of operations.
 bool names_no_work(const Error& error) {
     switch (error.code()) {
         case ErrorCode::invalid_argument:
@@ -40,7 +40,7 @@ bool names_no_work(const Error& error) {
 
 Request identity_input(const protocol::Item& item, Device device) {
     auto description = *item.description;
-    description.prescale = 1;  // it changes what is neutral
+    description.prescale = 1;  // it would change the neutral value
     std::vector<TensorView> tensors;
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
     for (const auto& [name, dtype, described] : description.tensors) {
@@ -156,7 +156,7 @@ FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept 
 
 namespace {
 
-/// Made beforehand and never destroyed. A caller that got std::bad_alloc would try again.
+/// Made in advance and never destroyed. A caller that got std::bad_alloc would try again.
 const auto& no_memory_for_error = *new std::exception_ptr(
     std::make_exception_ptr(Error(ErrorCode::out_of_memory, "not enough memory")));
 

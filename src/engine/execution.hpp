@@ -14,22 +14,22 @@
 #include "protocol/log_entry.hpp"
 #include "trace/timeline_record.hpp"
 
-/// Turns entries of the log into bundles, contributions and errors of this rank.
+/// Turns entries of the log into this rank's bundles, contributions and errors.
 namespace guozhuang::engine {
 
-/// Makes a joined rank's contribution to an item that it has not submitted: its own
-/// tensors, filled with the operation's neutral value. They have the rows that the description
-/// demands, or none where each rank chooses its rows. Device tensors get their memory in the
-/// bundle's turn (see StreamBundle). Throws std::bad_alloc.
+/// Makes a joined rank's contribution to an item that it has not submitted: new tensors, filled
+/// with the operation's neutral value. They have the rows that the description demands, or none if
+/// each rank chooses its rows. Device tensors get their memory in the bundle's turn (see
+/// StreamBundle). Throws std::bad_alloc.
 Request identity_input(const protocol::Item& item, Device device);
 
-/// Whether this rank has joined, and contributes neutrally to what the entry executes.
+/// Whether this rank has joined, and so contributes neutrally to the entry.
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);
 
-/// This rank's request that is an item of an entry; null if it has submitted none.
+/// This rank's request for an item of an entry; null if it has submitted none.
 const Pending* pending_of(const protocol::Item& item) noexcept;
 /// Takes this rank's requests out of an entry. A rank that has shut down may have submitted none of
-/// what fails for its sake.
+/// the operations that fail because of it.
 Requests take_requests(protocol::LogEntry& entry);
 
 /// Whether executing the entry takes at most about a millisecond, once the other ranks execute it
@@ -51,7 +51,7 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
 std::exception_ptr error_of(const protocol::LogEntry& entry,
                             const protocol::GroupRanks& group_ranks);
 
-/// The operations that failed together on this rank; empty if the failure is of no operation.
+/// The operations that failed together on this rank; empty if no operation failed.
 struct FailedWork {
     std::string_view operation = {};  ///< "allreduce", "send to 1"
     std::string_view tensor = {};     ///< the name of the first one
@@ -61,8 +61,8 @@ struct FailedWork {
 FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept;
 
 /// Turns a failure of this rank into an Error, the only type that callers get: std::bad_alloc
-/// becomes out_of_memory, anything else internal. The text says which work has failed. An Error
-/// whose text names an operation already, or that says why the job is over, stays as it is.
+/// becomes out_of_memory, anything else internal. The text names the work that failed. An Error
+/// that already names an operation, or says why the job is over, stays as it is.
 std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& work,
                             int rank) noexcept;
 

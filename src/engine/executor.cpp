@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a stream that was released may take to end, before what it uses is kept for ever.
+/// How long a released stream may take to end before its resources are kept for ever.
 constexpr auto most_time_to_drain = 2s;
 
 /// Null if it runs inline.

@@ -24,8 +24,8 @@ namespace guozhuang::engine {
 /// communication stream of the device.
 using DeviceExecutor = std::variant<Backend*, std::shared_ptr<StreamExecutor>>;
 
-/// Makes executors when they are needed: a joined rank must contribute to operations of the other
-/// ranks, also on a kind of device that it has not used itself.
+/// Makes executors when they are needed: a joined rank must contribute to the other ranks'
+/// operations even on a kind of device that it has not used itself.
 class DeviceProvider {
 public:
     virtual ~DeviceProvider() = default;
@@ -34,8 +34,7 @@ public:
 };
 
 /// Runs the execute entries of the log: each is a bundle for the backend of its device, or an
-/// action instead. add() and clear() may be called from any thread, run() by the thread that
-/// drives.
+/// action. add() and clear() may be called from any thread, run() by the thread that drives.
 class Executor {
 public:
     /// `provider`: null if all executors are added before the first entry.
@@ -45,15 +44,16 @@ public:
     void add(DeviceKind kind, DeviceExecutor executor);
     /// Whether no stream has a bundle to move.
     bool is_idle() const noexcept;
-    /// The job is over, and all operations have failed: lets streams run on that wait for a rank.
+    /// The job is over, and all operations have failed: unblocks streams that wait for a rank.
     void release() noexcept;
-    /// Drops the executors, once this rank drives no more and all its operations have ended. First
-    /// drains their streams, released if the job has been aborted. If a stream takes more than 2 s
-    /// to drain, or `memory_on_loan` (messages may still use memory), keeps all executors for ever.
+    /// Drops the executors, once this rank no longer drives and all its operations have ended.
+    /// First drains their streams, after release() if the job has been aborted. Keeps all executors
+    /// for ever if a stream takes more than 2 s to drain, or with `memory_on_loan` (messages may
+    /// still use memory).
     void clear(bool memory_on_loan) noexcept;
 
     /// Makes the contributions of this rank, which has joined, to an entry that it has not
-    /// submitted: one request for each item.
+    /// submitted: one request per item.
     Requests identity_inputs(const protocol::LogEntry& entry,
                              const std::shared_ptr<ProgressSource>& progress_source) const;
     /// Runs the requests of an entry, and tells the listener of their end: before it returns if

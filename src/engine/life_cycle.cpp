@@ -10,7 +10,7 @@ namespace guozhuang::engine {
 namespace {
 
 /// Whether the error says that a rank has shut down. The text decides, because an operation that
-/// cannot do without a joined rank fails with the same code.
+/// needs a joined rank fails with the same code.
 bool is_by_shutdown(const std::exception_ptr& error) noexcept {
     try {
         std::rethrow_exception(error);
@@ -45,7 +45,7 @@ void LifeCycle::shut_down(const Shutdown& shutdown) {
     const base::Lock lock(mutex_);
     if (!shutdown_ || (shutdown.at_once && !shutdown_->at_once)) {
         shutdown_ = shutdown;
-        announced_ = false;  // quitting is announced although an ordinary shutdown has been
+        announced_ = false;  // quitting is announced even after an ordinary shutdown
     }
     is_open_ = false;
     advance_to(State::shutting_down);

@@ -13,8 +13,8 @@
 
 namespace guozhuang::engine {
 
-/// How far a process set has come on this rank: one state, which only goes forward, and one cause
-/// if an error ended it. Thread-safe.
+/// The life of a process set on this rank: one state, which only goes forward, and one cause if an
+/// error ended it. Thread-safe.
 class LifeCycle {
 public:
     enum class State : std::uint8_t {
@@ -27,7 +27,7 @@ public:
     struct Shutdown {
         std::string reason;
         bool at_once = false;  ///< it quits: it does not wait for the others
-        int culprit = -1;      ///< the world rank because of which it does; -1: itself
+        int culprit = -1;      ///< the world rank that is the cause; -1: this rank
     };
 
     State state() const noexcept { return state_; }
@@ -39,17 +39,18 @@ public:
     /// Throws what ended the job, or Error(not_initialised) once this rank has shut down.
     void require_open(const Request& request, const protocol::GroupRanks& group_ranks) const;
 
-    /// Shuts down. Only the first call's reason and culprit count; `at_once` counts in any call.
+    /// Shuts down. Keeps the reason and culprit of the first call only; `at_once` counts in any
+    /// call.
     void shut_down(const Shutdown& shutdown);
     /// Returns the shutdown once; the caller announces it to the other ranks.
     std::optional<Shutdown> take_shutdown();
     bool has_announced() const noexcept;
     bool quits() const noexcept;
-    /// "rank 2 has shut down (why)", and the first cause of it, for the others.
+    /// "rank 2 has shut down (why)", and the rank that caused it, for the others.
     std::pair<std::string, int> describe_shutdown(int rank) const;
 
-    /// Remembers the first error of an operation that another rank's shutdown has failed: if this
-    /// rank then leaves, that is the cause.
+    /// Remembers the first error of an operation that failed because another rank shut down: if
+    /// this rank then leaves, that error is the cause.
     void note_failure(const std::exception_ptr& error) noexcept;
     /// Null if there is none.
     std::exception_ptr failure_by_shutdown() const noexcept;
@@ -58,7 +59,7 @@ public:
     void end_log(bool somebody_quit);
     bool somebody_quit() const noexcept;
 
-    /// Both keep the first cause and return it. After fail() the life cycle is over, too.
+    /// Both keep the first cause and return it. fail() also ends the life cycle.
     std::exception_ptr note_cause(const std::exception_ptr& cause) noexcept;
     std::exception_ptr fail(const std::exception_ptr& cause) noexcept;
     void rethrow_cause() const;  ///< if there is one
@@ -73,16 +74,16 @@ private:
     void advance_to(State state) noexcept;
 
     std::atomic<State> state_{State::open};
-    /// It is no state, since it is set before the job fails. It is read without the lock when an
-    /// operation completes.
+    /// Not a state, since it is set before the job fails. Read without the lock when an operation
+    /// completes.
     std::atomic<bool> memory_on_loan_{false};
-    /// Neither shut down nor with a cause. It is no state, since a cause is noted before the job
+    /// Neither shut down nor with a cause. Not a state, since a cause is noted before the job
     /// fails.
     std::atomic<bool> is_open_{true};
     mutable base::Mutex mutex_;
     std::optional<Shutdown> shutdown_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// Whether take_shutdown() has returned it. It is no state, since that may come after the end
-    /// of the log.
+    /// Whether take_shutdown() has returned the shutdown. Not a state, since that may happen after
+    /// the end of the log.
     bool announced_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     bool somebody_quit_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< how the log ended
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(mutex_);

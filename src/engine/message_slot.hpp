@@ -12,7 +12,7 @@
 namespace guozhuang::engine {
 
 /// Pinned memory that stages one message of a device tensor, and a stream that copies it. No other
-/// message uses the stream meanwhile, so none waits behind another whose tensor is not ready.
+/// message uses the stream meanwhile, so no message waits behind one whose tensor is not ready.
 struct MessageSlot {
     /// Throws what the driver throws.
     MessageSlot(int device, const std::shared_ptr<Completions>& completions, std::size_t bytes);
@@ -28,11 +28,10 @@ struct MessageSlot {
 };
 
 /// The slots of a device. They are kept, since allocating pinned memory may wait for the device,
-/// and freeing it does. Sizes are powers of two, so a size that comes again finds a slot. Larger
-/// slots are not rounded up: a message takes any that is large enough, and where none is, those
-/// that are too small make way for a new one. There are only as many streams as messages at once: a
-/// GPU takes the work of streams beyond a few in shared queues, where one that is held up holds up
-/// others. Thread-safe.
+/// and freeing it does. Sizes are powers of two, so that a repeated size finds a slot. Larger slots
+/// are not rounded up: a message takes any that is large enough; if there is none, a new one
+/// replaces those that are too small. There are only as many streams as messages at once: beyond a
+/// few, streams of a GPU share queues, where one that is held up holds up others. Thread-safe.
 class MessageSlots {
 public:
     static constexpr std::size_t largest_rounded_bytes = std::size_t{64} << 20;

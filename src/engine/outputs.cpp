@@ -34,7 +34,7 @@ std::exception_ptr output_mismatch(const Pending& pending, const Context& contex
         if (output == nullptr) continue;
         const auto& result = pending.result(i);
         const auto wanted = result.shape.front(), given = output->shape.front();
-        // Then the result went elsewhere because the input was in its way.
+        // Then the result got other memory because the input was in the way.
         const bool is_elsewhere = !result.bytes.empty() || result.device_memory;
         if (given == wanted && !is_elsewhere) continue;
         return std::make_exception_ptr(Error(

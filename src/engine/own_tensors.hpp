@@ -10,8 +10,8 @@
 
 namespace guozhuang::engine {
 
-/// Copies of a request's tensors, in memory of the library's own on the same device. An operation
-/// goes on with them when the owner of its tensors is destroyed before it is complete.
+/// Copies of a request's tensors, in the library's own memory on the same device. An operation goes
+/// on with them when the owner of its tensors is destroyed before it is complete.
 class OwnTensors {
 public:
     /// Throws what allocating and copying throw. On a device the copies are only enqueued.
@@ -21,7 +21,7 @@ public:
     OwnTensors& operator=(const OwnTensors&) = delete;
 
     const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
-    /// The event that marks the end of the copying on a device; none on the plain host.
+    /// The event that marks the end of copying on a device; empty for plain host tensors.
     const std::vector<std::shared_ptr<device::Event>>& filled() const noexcept { return filled_; }
     bool are_filled() const { return filled_.empty() || filled_.front()->done(); }
 

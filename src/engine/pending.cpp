@@ -168,7 +168,7 @@ void ReleaseQueue::push(std::shared_ptr<Owners> owners) noexcept {
     empty_.store(false, std::memory_order_release);
 }
 
-/// One after the other: another thread may go on with the rest while code of the user's runs.
+/// Takes them one by one, so that another thread can go on with the rest while user code runs.
 bool ReleaseQueue::release() noexcept {
     bool any = false;
     while (auto owners = pop()) {

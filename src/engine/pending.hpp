@@ -23,7 +23,7 @@ namespace guozhuang::engine {
 
 class StagedMessage;
 
-/// Whether somebody owns the memory of these tensors of a request.
+/// Whether an owner owns the memory of these tensors of a request.
 using OwnsTensors = std::function<bool(const SharedTensors&)>;
 
 /// One operation, as its caller submits it.
@@ -37,24 +37,24 @@ struct Request {
     };
     Kind kind = Kind::collective;
     protocol::Name name = {};  ///< empty: the engine makes one from a number
-    /// Whether the name may come again and so gets an id; false for names that the engine makes.
+    /// Whether the name may be submitted again and so gets an id; false for names that the engine
+    /// makes.
     bool named = true;
     std::uint64_t number = 0;    ///< of one without a name, if it has been taken before
     protocol::Route route = {};  ///< point_to_point
-    /// When it was submitted: set only for an operation with a deadline of its own.
+    /// When it was submitted; set only for an operation with its own deadline.
     base::Clock::time_point submitted = base::Clock::time_point::max();
     /// How long it may wait for other ranks.
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = {};
-    /// The caller's tensors for the results; empty: none. An output whose owner has gone has no
+    /// The caller's tensors for the results; empty: none. An output whose owner is gone has no
     /// dimensions.
     SharedTensors outputs = {};
     std::vector<std::int64_t> splits = {};  ///< all_to_all, reduce_scatter
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
-    /// On each stream that made the tensors' contents, mark that a device has them; none for plain
-    /// host tensors.
+    /// One event on each stream that produced the tensors' contents; empty for plain host tensors.
     std::vector<std::shared_ptr<device::Event>> ready = {};
     /// point_to_point, if the tensor is on a device and not empty; set by the engine.
     std::shared_ptr<StagedMessage> staged = {};
@@ -66,19 +66,19 @@ struct Request {
     std::string_view operation() const noexcept;
     /// For messages: "allreduce 'grad7'".
     std::string label() const;
-    /// Whether it uses memory of that owner.
+    /// Whether it uses the owner's memory.
     bool uses_memory_of(const OwnsTensors& owner) const {
         return owner(tensors) || (!outputs.empty() && owner(outputs));
     }
 };
 
-/// The error of one operation when `error` has ended the job. If a rank has died or quit, the text
-/// names the operation too; if messages could not be stopped, it says that their memory is still in
-/// use.
+/// The error for one operation when `error` has ended the job. If a rank has died or quit, the text
+/// also names the operation; if messages could not be stopped, it says that their memory is still
+/// in use.
 std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request,
                                  bool memory_on_loan) noexcept;
 
-/// Brings an operation forward while a thread waits for it.
+/// Makes progress on an operation while a thread waits for it.
 class ProgressSource {
 public:
     virtual ~ProgressSource() = default;
@@ -93,7 +93,7 @@ class Pending : public protocol::Submitter {
 public:
     Pending(Request&& request, std::shared_ptr<ProgressSource> progress_source);
 
-    /// Logs the operation's error if nobody has asked for it.
+    /// Logs the operation's error if nobody has seen it.
     ~Pending();
     Pending(const Pending&) = delete;
     Pending& operator=(const Pending&) = delete;
@@ -103,12 +103,12 @@ public:
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
     const Result& result(std::size_t tensor) const noexcept { return results_[tensor]; }
     bool has_results() const noexcept { return !results_.empty(); }
-    /// Whether its end, or that of its last handle, may be the end of memory of a device.
+    /// Whether its end, or the end of its last handle, may free device memory.
     bool may_free_device_memory() const noexcept {
-        const bool keeps = request_.keep_alive.use_count() > 0;  // an owner of no pointer, too
+        const bool keeps = request_.keep_alive.use_count() > 0;  // even an owner without a pointer
         return request_.device && (keeps || has_results());
     }
-    /// The caller's output for the result of a tensor; null if there is none, or it was forgotten.
+    /// The caller's output for the result of a tensor; null if there is none, or its owner is gone.
     const TensorView* output(std::size_t tensor) const noexcept {
         const bool is_there = !request_.outputs.empty() && !request_.outputs[tensor].shape.empty();
         return is_there ? &request_.outputs[tensor] : nullptr;
@@ -127,14 +127,14 @@ public:
     /// by the thread that drives, while no data of this moves.
     void set_tensors(SharedTensors tensors, std::vector<std::shared_ptr<device::Event>> ready,
                      std::shared_ptr<void> owner) noexcept;
-    /// Replaces the outputs. To be called as set_tensors() is.
+    /// Replaces the outputs. Called like set_tensors().
     void set_outputs(SharedTensors outputs) noexcept;
-    /// The request's `staged`, once.
+    /// Takes the request's `staged`, once.
     std::shared_ptr<StagedMessage> take_staged() noexcept { return std::move(request_.staged); }
     /// The work is enqueued on a communication stream, and `done` marks its end; null if the
-    /// operation is going to fail then. To be called once, before the work can end.
+    /// operation will fail there. Called once, before the work can end.
     void set_enqueued(std::shared_ptr<device::Event> done);
-    /// After enqueued(): the event of its end; null if it never was on a stream, or is going to
+    /// After enqueued(): the event that marks its end; null if it never was on a stream, or will
     /// fail.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
     /// Ends the operation; a null error is success. Does nothing and returns false if it has ended
@@ -152,12 +152,12 @@ public:
     /// Whether this thread is releasing a keep_alive or Owners, which may run user code.
     static bool is_completing() noexcept;
 
-    /// To be called when an exception destroys a handle of this. Then the program hears of the
+    /// Called when an exception destroys a handle of this operation. The program then sees the
     /// exception, and a failure of the operation is logged at level debug only.
     void drop_by_exception() noexcept { dropped_by_exception_ = true; }
     /// After has_ended(): throws the operation's error if it has one.
     void rethrow() const;
-    /// After complete(): the results; nothing in later calls.
+    /// After complete(): the results; later calls return none.
     std::vector<Result> take_results() {
         return taken_.exchange(true) ? std::vector<Result>{} : std::move(results_);
     }
@@ -183,8 +183,8 @@ private:
     friend class EndedQueue;
 };
 
-/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, because a
-/// lack of memory may be why they end. Thread-safe.
+/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, because
+/// they may have ended for lack of memory. Thread-safe.
 class EndedQueue {
 public:
     void push(std::shared_ptr<Pending> pending) noexcept;
@@ -204,8 +204,8 @@ struct Owners {
     std::shared_ptr<Owners> next = {};  ///< in the ReleaseQueue
 };
 
-/// Owners that a thread which must not block hands to another thread to release: their destructors
-/// may be user code that waits for the device. Pushing allocates nothing. Thread-safe.
+/// Hands owners from a thread that must not block to another thread, which releases them: their
+/// destructors may run user code that waits for the device. Pushing allocates nothing. Thread-safe.
 class ReleaseQueue {
 public:
     void push(std::shared_ptr<Owners> owners) noexcept;

@@ -57,8 +57,8 @@ void PointToPoint::mail(Payload& payload) {
     payload.step = Step::mailing;
 }
 
-/// A payload is mailed when all before it on its route have been: they are taken in the order in
-/// which the matcher has paired their operations. The payload of a send must be there, too.
+/// Mails a payload once all earlier ones on its route are mailed: the peer takes them in the order
+/// in which the matcher has paired their operations. The payload of a send must also be in memory.
 bool PointToPoint::may_mail(const Payload& payload) const {
     const auto& route = payload.route();
     if (route.sending && payload.staged && !payload.staged->is_copied()) return false;
@@ -67,9 +67,9 @@ bool PointToPoint::may_mail(const Payload& payload) const {
     return true;
 }
 
-/// Takes the payload to its next step if it is done with this one: a send of a tensor on a device
-/// is copied and then mailed, a receive is mailed and then copied. If the mail has failed, a
-/// receive is still unmailed here.
+/// Takes the payload to its next step once this one is done: a send of a device tensor is copied
+/// and then mailed, a receive is mailed and then copied. If the mail has failed, a receive is still
+/// unmailed here.
 void PointToPoint::advance(Payload& payload) {
     switch (payload.step) {
         case Step::unmailed:

@@ -21,9 +21,9 @@
 namespace guozhuang::engine {
 
 /// Send and receive. A matcher agrees with the peers which operations belong together; then their
-/// payloads move, memory to memory; those of tensors on a device from and to the pinned memory in
-/// which they are staged. Nothing here waits: whoever drives the engine advances it. Not
-/// thread-safe: the engine's lock guards it.
+/// payloads move, memory to memory. Payloads of device tensors move between the pinned memory that
+/// stages them. Nothing here waits: the thread that drives the engine advances it. Not thread-safe:
+/// the engine's lock guards it.
 class PointToPoint {
 public:
     struct Outcome {
@@ -41,12 +41,12 @@ public:
         matcher_.shut_down(reason, at_once, culprit);
     }
     bool have_all_shut_down() const noexcept { return matcher_.have_all_shut_down(); }
-    /// The job is over: forgets all operations, payloads on their way too, which are the caller's
-    /// to fail.
+    /// The job is over: forgets all operations, including payloads in flight. The caller fails
+    /// them.
     void abandon() noexcept;
 
-    /// Whether an operation of this rank waits for its peer or is on its way; whether one is on its
-    /// way.
+    /// Whether an operation of this rank waits for its peer or is in flight; whether one is in
+    /// flight.
     bool has_operations() const noexcept { return is_moving() || !unmatched_.empty(); }
     bool is_moving() const noexcept { return !moving_.empty(); }
     /// Whether this operation waits for its peer.
@@ -59,7 +59,7 @@ public:
             moving_, [&](const Payload& each) { return each.pending.get() == &pending; });
     }
 
-    /// Moves payloads forward; true if any came to its end.
+    /// Moves payloads forward; true if any of them ended.
     bool advance();
     std::vector<protocol::Outgoing> take_messages() { return matcher_.take_messages(); }
     std::vector<Outcome> take_outcomes() { return std::exchange(outcomes_, {}); }

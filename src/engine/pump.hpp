@@ -7,8 +7,8 @@ namespace guozhuang::engine {
 class Pump {
 public:
     virtual ~Pump() = default;
-    /// Does what there is to do, without blocking; true if it did something. Executes nothing, so
-    /// it does not nest. Throws what ended the job. Only the thread that drives calls it.
+    /// Makes progress without blocking; true if there was anything to do. Executes no bundle, so it
+    /// does not nest. Throws what ended the job. Only the thread that drives calls it.
     virtual bool pump() = 0;
 };
 

@@ -32,7 +32,7 @@ public:
     const TensorView& operator[](std::size_t i) const noexcept { return begin()[i]; }
     const TensorView& front() const noexcept { return *begin(); }
 
-    /// Whether they are the same block.
+    /// Whether both refer to the same block.
     friend bool operator==(const SharedTensors& one, const SharedTensors& other) noexcept {
         return one.tensors_ == other.tensors_;
     }

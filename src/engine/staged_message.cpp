@@ -29,8 +29,8 @@ void StagedMessage::copy_out(Pending& pending) {
     context_.ring(base::Sleepers::idle);
 }
 
-/// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
-/// it, as long as the device is healthy.
+/// Registers the end before it enqueues anything. If enqueueing fails, the stream still reaches the
+/// end, as long as the device is healthy.
 void StagedMessage::enqueue(const Request& request,
                             const std::function<void(device::Stream&)>& copy) {
     auto& stream = *slot_->stream;

@@ -20,7 +20,7 @@ namespace guozhuang::engine {
 
 /// The payload of a send or receive whose tensor is on a device, staged in pinned memory, so that
 /// messages never touch device memory. It is copied once: before it is sent, or after it has been
-/// received. The thread that drives calls everything but what Completion has.
+/// received. Only the thread that drives calls the functions that are not from Completion.
 class StagedMessage final : public Completion, public std::enable_shared_from_this<StagedMessage> {
 public:
     /// Takes pinned memory for this many bytes. Any thread. The listener keeps the context alive.
@@ -28,8 +28,8 @@ public:
     StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size_t bytes,
                   const Context& context, std::shared_ptr<ExecutionListener> listener);
 
-    /// The operation has been matched: from now on until this message goes, its executor is not
-    /// idle.
+    /// The operation has been matched: from now on the executor is not idle until this message is
+    /// destroyed.
     void begin() { in_use_ = executor_->begin_use(); }
     /// The pinned memory, as large as the tensor.
     std::span<std::byte> memory() const noexcept { return memory_; }
@@ -59,11 +59,11 @@ private:
     const Context& context_;
     std::string name_;         ///< of the request, for errors: "send to 1"
     std::uint32_t count_ = 0;  ///< what the slot's word says after the copy
-    /// The request's keep_alive. An operation that fails before the copy is done releases its own,
-    /// while the stream may still use the memory.
+    /// The request's keep_alive. An operation that fails before the copy is done releases its own
+    /// reference while the stream may still use the memory.
     std::shared_ptr<Owners> keep_alive_ = std::make_shared<Owners>();
     std::exception_ptr failure_;
-    bool is_enqueued_ = false;  ///< without an error; the stream comes to its end either way
+    bool is_enqueued_ = false;  ///< without an error; the stream reaches the end either way
     std::atomic<bool> is_complete_{false};
 };
 

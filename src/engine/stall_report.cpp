@@ -20,7 +20,7 @@ std::string_view bare(std::string_view name) {
     return name.substr(0, name.rfind(" in process set "));
 }
 
-/// How far the names are from each other, whatever their process sets.
+/// The edit distance of the names without their process sets.
 std::size_t distance(std::string_view a, std::string_view b) {
     return base::edit_distance(bare(a), bare(b));
 }
@@ -168,8 +168,8 @@ std::string StallReport::culprits() const {
     return text;
 }
 
-/// Describes one of the operations that another rank waits for. For a send or receive: the one that
-/// faces it, since each may hold up the other, or else the first. Otherwise the one with the
+/// Describes one of the operations that another rank waits for. For a send or receive: the opposite
+/// one, since each may hold up the other, or otherwise the first. For others: the one with the
 /// nearest name; if the names are similar and this rank does not wait for it too, the text asks
 /// whether they are meant to be the same.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {

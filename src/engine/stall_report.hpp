@@ -10,16 +10,16 @@
 
 namespace guozhuang::engine {
 
-/// Snapshot of what the ranks of a process set are doing. at() looks at a rank when it is first
-/// asked for, and at most once.
+/// Snapshot of what the ranks of a process set are doing. at() looks at a rank once, when it is
+/// first asked about it.
 class SetSnapshot {
 public:
     struct RankSnapshot {
         trace::RankStatus status;
-        std::vector<trace::Note::Content> waiting;  ///< what it has published that it waits for
+        std::vector<trace::Note::Content> waiting;  ///< operations that it lists as overdue
         /// The operation that it submitted last, if that is pending.
         std::optional<trace::Note::Content> last;
-        bool is_crowded = false;  ///< it waits for more than it could list
+        bool is_crowded = false;  ///< more are overdue than it could list
         bool has_joined = false;
     };
 
@@ -42,7 +42,7 @@ private:
     std::map<int, std::optional<RankSnapshot>> snapshots_;
 };
 
-/// An operation that is overdue, and which ranks of its process set hold it up.
+/// An overdue operation, and the ranks of its process set that hold it up.
 class StallReport {
 public:
     /// `decided`: the log has resolved the operation, which is under way.
@@ -55,8 +55,8 @@ public:
     /// Whether there are ranks that this rank cannot see.
     bool has_unseen() const { return !unseen_.empty(); }
     bool has_stopped() const;
-    /// The first rank of the world that is known to hold it up; else the first that cannot be seen;
-    /// else this rank.
+    /// The first world rank that is known to hold it up; otherwise the first that cannot be seen,
+    /// or this rank.
     int culprit() const;
     /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted
     /// allreduce 'grad6')".

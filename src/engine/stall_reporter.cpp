@@ -30,8 +30,8 @@ void StallReporter::look(Requests pending,
         for (auto& each : pending) to_release_.insert(std::move(each));
         has_warnings_ = true;
     }
-    // This thread may be in the middle of an operation, and have been at the last look, too: then
-    // another one writes the warnings and lets go of what has been looked at.
+    // This thread may be in the middle of an operation, and may have been at the last look, too:
+    // then another thread logs the warnings and releases the operations that were looked at.
     if (is_awaited) context_.ring(base::Sleepers::idle);
 }
 

@@ -19,8 +19,8 @@
 namespace guozhuang::engine {
 
 /// Warns of overdue operations, and aborts the job for one at its limit. The thread that drives
-/// calls look(), perhaps in the middle of a bundle, where it must not run code of the user's; any
-/// thread that may run it calls log_warnings().
+/// calls look(), perhaps in the middle of a bundle, where it must not run user code; any thread
+/// that may run user code calls log_warnings().
 class StallReporter {
 public:
     /// How far an operation has got.
@@ -32,14 +32,14 @@ public:
     StallReporter(const StallLimits& limits, const Context& context)
         : context_(context), watch_(limits, context.group_ranks, context.activity) {}
 
-    /// As StallWatch::expect(). Called by the thread that drives.
+    /// See StallWatch::expect(). Called by the thread that drives.
     void expect(base::Deadline deadline) noexcept { watch_.expect(deadline); }
     bool is_due() const noexcept { return watch_.is_due(base::coarse_now()); }
     /// Looks at all operations that are pending. Called by the thread that drives.
     void look(Requests pending, const std::function<Progress(const Pending&)>& progress_of);
 
-    /// Logs what look() has found. Never with a lock held: it runs code of the user's, which are
-    /// log callbacks and the destructors of what requests keep alive. Thread-safe.
+    /// Logs what look() has found. Never with a lock held: it runs user code (log callbacks, and
+    /// destructors of what requests keep alive). Thread-safe.
     void log_warnings() noexcept;
 
 private:

@@ -30,7 +30,7 @@ struct Stalled {
     std::chrono::milliseconds limit{0};  ///< the limit that it has reached; 0: none
 };
 
-/// Finds operations that are pending for too long, and publishes in the rank's activity what is
+/// Finds operations that are pending for too long, and publishes in the rank's activity those
 /// pending at a look. Looks come at intervals, so an operation that ends soon costs nothing. Not
 /// thread-safe: the engine's lock guards it.
 class StallWatch {
@@ -42,7 +42,7 @@ public:
     StallWatch(const StallWatch&) = delete;
     StallWatch& operator=(const StallWatch&) = delete;
 
-    /// To be called when an operation with a limit of its own is submitted.
+    /// Call it when an operation with its own limit is submitted.
     void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
     bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
     /// `pending`: all operations that are pending. Warns of one again when its wait has doubled;

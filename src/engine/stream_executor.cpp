@@ -12,7 +12,7 @@
 
 namespace guozhuang::engine {
 
-/// The slice on the timeline of a bundle that a stream moves, by what is seen of its words.
+/// The timeline slice of a bundle that a stream moves, from the values of its words.
 class StreamSlice {
 public:
     StreamSlice(const Context& context, const StreamRef& stream, const Bundle& bundle)
@@ -27,7 +27,7 @@ public:
         if (!from_) from_ = now;
         if (ended) to_ = now;
     }
-    /// A bundle that has not ended leaves nothing. `free_from`: when the one before was seen to
+    /// A bundle that has not ended leaves no slice. `free_from`: when the previous one was seen to
     /// have ended, which may be after this one was seen to have begun.
     void record(base::Clock::time_point& free_from) noexcept {
         if (!to_) return;
@@ -42,9 +42,9 @@ private:
     std::optional<base::Clock::time_point> from_, to_;
 };
 
-/// The end of one bundle. It keeps the executor, which the stream's work needs. It is pending until
-/// it lets go of it: so the executor, and what it owns, is never destroyed by the thread that
-/// completes, which is among that.
+/// The end of one bundle. It keeps the executor, which the stream's work needs, and is pending
+/// until it releases it. So the completing thread, which the executor owns, never destroys the
+/// executor.
 class StreamExecutor::Ending final : public Completion {
 public:
     Ending(std::shared_ptr<StreamExecutor> executor, std::shared_ptr<EnqueuedBundle> bundle,
@@ -67,7 +67,7 @@ public:
     /// why the job is over.
     bool is_reached() noexcept override {
         auto& backend = *executor_->backend_;
-        const bool ended = has_come(executor_->ended_);  // first: what has ended has begun
+        const bool ended = has_come(executor_->ended_);  // first: an ended bundle has begun
         if (slice_) slice_->see(has_come(executor_->begun_), ended);
         if (ended) return !backend.was_released() || bundle_->is_job_over();
         if (executor_->is_released_) backend.release();
@@ -104,9 +104,9 @@ StreamExecutor::StreamExecutor(int device, std::shared_ptr<StreamBackend> backen
       begun_(driver_, device),
       message_slots_(device, completions_) {}
 
-/// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
-/// it, as long as the device is healthy; the operations then fail, for not all of their work is on
-/// the stream.
+/// Registers the end before it enqueues anything. If enqueueing fails, the stream still reaches the
+/// end, as long as the device is healthy; the operations then fail, since not all of their work is
+/// on the stream.
 void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& context,
                              const std::shared_ptr<ExecutionListener>& listener) {
     auto& events = *stream_;
@@ -126,7 +126,8 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
         if (is_timed) driver_->write(events, *begun_, enqueued_);
         backend_->enqueue(enqueued, events);
         const auto done = events.record();
-        // First: whoever has waited for the enqueueing may submit the names anew at once.
+        // First, because threads that have waited for the enqueueing may submit the names again at
+        // once.
         listener->on_enqueued(enqueued->requests());
         for (const auto& pending : enqueued->requests())
             pending->set_enqueued(output_mismatch(*pending, context) ? nullptr : done);

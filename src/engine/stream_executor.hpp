@@ -15,9 +15,9 @@
 
 namespace guozhuang::engine {
 
-/// Runs bundles of tensors on one device, on a communication stream of its own. A bundle waits for
-/// its tensors' events; its handles get the event of its end as soon as it is enqueued, and are
-/// complete when the stream is done with it.
+/// Runs bundles of tensors on one device, on its own communication stream. A bundle waits for its
+/// tensors' events. Its handles get the event that marks its end as soon as it is enqueued, and are
+/// complete when the stream has finished it.
 class StreamExecutor final : public std::enable_shared_from_this<StreamExecutor> {
 public:
     /// `device`: its index with the driver of the completions. Throws what the driver throws.
@@ -25,14 +25,14 @@ public:
                    std::shared_ptr<Completions> completions);
 
     /// Enqueues the bundle, which points into the requests. Throws what the backend and the device
-    /// throw, without telling the listener. By the thread that drives.
+    /// throw, without telling the listener. Called by the thread that drives.
     void enqueue(Bundle bundle, Requests requests, const Context& context,
                  const std::shared_ptr<ExecutionListener>& listener);
     Device device() const noexcept { return stream_->ref().device; }
     /// A slot for a message of this many bytes, which keeps the executor. Throws what the driver
     /// throws. Any thread.
     std::shared_ptr<MessageSlot> take_slot(std::size_t bytes);
-    /// A message is about to be copied: the executor is not idle until this is let go.
+    /// A message is about to be copied: the executor is not idle until the result is released.
     std::shared_ptr<void> begin_use();
     // See StreamBackend.
     void release() noexcept {
@@ -42,7 +42,7 @@ public:
     void stop() noexcept { backend_->stop(); }
     /// Whether the stream is done with all bundles, and no message is being copied. Any thread.
     bool is_idle() const noexcept { return *pending_ == 0; }
-    /// Waits until it is; false at the deadline.
+    /// Waits until it is idle; false at the deadline.
     bool drain(base::Deadline deadline) noexcept;
 
 private:
@@ -60,7 +60,7 @@ private:
     std::atomic<bool> is_released_{false};
     base::Clock::time_point last_seen_end_{};  ///< for the timeline; of the thread that completes
     MessageSlots message_slots_;
-    /// How many bundles are not complete, or are being completed, and how many messages are in use.
+    /// The number of bundles that are not complete or are being completed, plus messages in use.
     const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);
 };
 

@@ -105,8 +105,8 @@ std::shared_ptr<Pending> SubmissionQueue::enter_collective(
     pending_count_.fetch_add(1);
     if (operation == OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
-    // Counted last: ranks must count alike, and an operation that failed to be submitted does not
-    // count. One that has taken a number before (take_number) has been counted.
+    // Counted last, since ranks must count alike, and an operation that could not be submitted does
+    // not count. One that has taken a number before (take_number) has been counted.
     if (numbered && pending->request().number == 0) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name.text(), "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });

@@ -36,9 +36,9 @@ public:
         std::optional<LifeCycle::Shutdown> shutdown;
         bool empty() const noexcept { return operations.empty() && !shutdown; }
     };
-    /// Collective operations by their own names; sends, receives, neutral contributions and the
-    /// closing without. Names that callers give keep their rows, 16384 at least: to submit one
-    /// again takes no memory.
+    /// Collective operations are listed by name; sends, receives, neutral contributions and the
+    /// closing without. Names that callers give keep their rows, at least 16384 of them: submitting
+    /// one again allocates nothing.
     struct Tables {
         std::unordered_map<protocol::Name, std::shared_ptr<Pending>, protocol::NameHash,
                            std::equal_to<>>
@@ -55,9 +55,10 @@ public:
     std::shared_ptr<Pending> submit(Request&& request,
                                     std::shared_ptr<ProgressSource> progress_source,
                                     bool caller_waits);
-    /// The next number of an operation without a name, for one that may not be submitted.
+    /// Takes the next number for an operation without a name, which may never be submitted.
     std::uint64_t take_number(OperationKind operation);
-    /// Takes it back from one that is not submitted after all, unless another has got the next.
+    /// Takes the number back from one that is not submitted after all, unless another has got the
+    /// next number.
     void return_number(OperationKind operation, std::uint64_t number) noexcept;
     /// Its name.
     std::string numbered_name(OperationKind operation, std::uint64_t number) const;
@@ -75,19 +76,19 @@ public:
     void take(Taken& taken);
 
     /// All ranks have joined (end), or will not (cancel): this rank may submit again. After a join
-    /// all ranks number their operations from 1 anew, since those that joined early have counted
+    /// all ranks number their operations from 1 again, since those that joined early have counted
     /// fewer.
     void end_join();
     void cancel_join();
-    std::uint64_t joins() const;  ///< how often all have joined
+    std::uint64_t joins() const;  ///< how many times all have joined
 
-    /// Frees the names of operations that are enqueued on a stream: they may be submitted anew
+    /// Frees the names of operations that are enqueued on a stream: they may be submitted again
     /// before the stream is done.
     void free_names(std::span<const std::shared_ptr<Pending>> requests);
-    /// To be called before the first operation on a device. Throws Error(out_of_memory).
+    /// Call it before the first operation on a device. Throws Error(out_of_memory).
     void start_to_release();
     /// Ends the operations; complete_ended() then completes them. Moves from `requests`, because
-    /// whoever drops the last reference must not hold a lock.
+    /// the last reference must not be dropped with a lock held.
     void end(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
     /// Has the ReleaseThread release the owners that an operation on a device has kept.
     void let_go(std::shared_ptr<Owners> owners) noexcept;
@@ -96,18 +97,18 @@ public:
     bool complete_ended() noexcept;
     /// Returns when all owners have been released and all operations handed over are complete.
     void stop_releases() noexcept;
-    /// Ends all operations with the first cause, which is returned. The tables that are returned
-    /// must be destroyed without a lock held.
+    /// Ends all operations with the first cause, and returns it. The returned tables must be
+    /// destroyed without a lock held.
     std::pair<std::exception_ptr, Tables> fail(const std::exception_ptr& cause);
 
     bool has_pending() const noexcept { return pending_count() > 0; }
     /// Operations that are submitted and not complete.
     int pending_count() const noexcept { return pending_count_.load(std::memory_order_acquire); }
-    /// An operation that uses memory of that owner; null if there is none.
+    /// An operation that uses the owner's memory; null if there is none.
     std::shared_ptr<Pending> find(const OwnsTensors& owner) const;
     /// All operations that somebody waits for.
     Requests all_awaited() const;
-    /// Lets an operation go on with copies of its tensors, and without outputs of that owner (see
+    /// Gives an operation copies of its tensors, and takes away the owner's outputs (see
     /// Pending::set_tensors). Throws what copying throws.
     std::shared_ptr<const OwnTensors> copy_tensors(Pending& pending, const OwnsTensors& owner);
 
@@ -130,7 +131,7 @@ private:
     LifeCycle& life_;
     mutable base::Mutex mutex_;
     Requests operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< submitted and not yet taken
-    /// Whether a submitter wakes the thread that drives for what is not yet taken.
+    /// Whether a submitter has woken the thread that drives for operations not yet taken.
     bool driver_is_woken_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);  ///< from submission to the end
     /// How many operations without a name this rank has submitted since the last join.
@@ -138,11 +139,11 @@ private:
     bool joined_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< and waits for the others to join
     std::uint64_t joins_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// With this many rows of names, those under which nothing is pending are dropped.
+    /// Once there are this many rows of names, those without a pending operation are dropped.
     std::size_t most_rows_ GUOZHUANG_GUARDED_BY(mutex_) = 16384;
     EndedQueue ended_;
     std::atomic<int> pending_count_{0};      ///< submitted and not complete
-    std::optional<ReleaseThread> releases_;  ///< if there are devices; last, since it completes
+    std::optional<ReleaseThread> releases_;  ///< if there are devices; destroyed first
 };
 
 }  // namespace guozhuang::engine

@@ -17,7 +17,7 @@ namespace guozhuang::protocol {
 
 using Bytes = std::vector<std::byte>;
 
-/// Limits of what a message may describe: no received message makes this rank allocate more.
+/// Limits for the contents of messages: no received message makes this rank allocate more.
 inline constexpr std::size_t max_name_bytes = 64u << 10;
 /// Longest reason of a shutdown; longer ones are cut.
 inline constexpr std::size_t max_reason_bytes = 4096;
@@ -38,8 +38,8 @@ consteval bool is_enumerator() noexcept {
 }
 }  // namespace detail
 
-/// Whether an enumeration can travel: its enumerators are the numbers from 0 to that of
-/// last_of(Enum), a function beside it.
+/// Whether an enumeration can travel: its enumerators must be the numbers from 0 to last_of(Enum),
+/// a function beside it.
 template <class Enum>
 consteval bool knows_its_last() noexcept {
     constexpr auto end = static_cast<std::size_t>(last_of(Enum{})) + 1;
@@ -50,7 +50,7 @@ consteval bool knows_its_last() noexcept {
 }
 
 /// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and
-/// byte strings behind their length.
+/// byte strings after their length.
 class Writer {
 public:
     Writer() { out_.reserve(usual_bytes); }
@@ -73,7 +73,7 @@ public:
     bool empty() const noexcept { return out_.empty(); }
     std::size_t size() const noexcept { return out_.size(); }
     Bytes take() { return std::exchange(out_, {}); }
-    /// Back to that size: what was written behind it is dropped.
+    /// Truncates the message to that size.
     void cut(std::size_t size) noexcept {
         out_.erase(out_.begin() + std::ptrdiff_t(size), out_.end());
     }
@@ -84,9 +84,9 @@ private:
     Bytes out_;
 };
 
-/// Reads them back, bounds-checked: every function throws Error(wire) when the message is
-/// truncated, a value is out of range, or a number is not as short as it can be. So a Reader
-/// accepts only bytes that a Writer can write.
+/// Reads the values back, with bounds checks: every function throws Error(wire) if the message is
+/// truncated, a value is out of range, or a number is not in its shortest form. So a Reader accepts
+/// only bytes that a Writer can write.
 class Reader {
 public:
     explicit Reader(std::span<const std::byte> data) noexcept : data_(data) {}

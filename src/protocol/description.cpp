@@ -135,7 +135,7 @@ struct Aspect {
     std::function<std::string(const Description&)> value;
 };
 
-/// "layer3.weight"; "loss[3]" where a group numbers its tensors.
+/// "layer3.weight"; "loss[3]" if a group numbers its tensors.
 std::string tensor_name(std::string_view request, const Description& description, std::size_t i) {
     const auto& own = description.tensors[i].name;
     if (!own.empty()) return own;
@@ -154,7 +154,7 @@ std::set<std::string> lone_tensors(std::span<const SubmissionGroup> groups) {
     return lone;
 }
 
-/// "'conv.bias', 'fc.bias'": those of the names that the description has.
+/// "'conv.bias', 'fc.bias'": the names that the description contains.
 std::string list_tensors(const Description& description, const std::set<std::string>& among) {
     constexpr std::size_t most = 5;
     std::vector<std::string> names;
@@ -199,7 +199,7 @@ std::string sentence(const Description& first, std::string_view tensor, const As
     return text;
 }
 
-/// Looks at one aspect after the other of a request that was submitted differently, and keeps the
+/// Compares one aspect after another of a request that was submitted differently, and keeps the
 /// first that differs.
 class FirstDifference {
 public:
@@ -236,8 +236,8 @@ void look_at(FirstDifference& difference, const Field<Description, Value>& field
          [member = field.member](const Description& d) { return print(d.*member); }});
 }
 
-/// Looks at which tensors there are, then how many, then each by itself; by then the numbers are
-/// known to be equal.
+/// Compares which tensors there are, then how many, then each tensor; by then the numbers are known
+/// to be equal.
 void look_at(FirstDifference& difference,
              const Field<Description, std::vector<TensorDescription>>& field) {
     const auto& name = difference.name();
@@ -262,8 +262,8 @@ void look_at(FirstDifference& difference,
     }
 }
 
-/// Looks at each agreement of the longest list; the value is "none" for a group that has something
-/// else in its place.
+/// Compares each agreement of the longest list; the value is "none" for a group that has another
+/// one there.
 void look_at(FirstDifference& difference, const Field<Description, std::vector<Agreement>>&) {
     const auto count = [](const SubmissionGroup& group) {
         return group.description->agreements.size();
@@ -289,7 +289,7 @@ std::string describe_mismatch(std::string_view name, std::span<const SubmissionG
     FirstDifference difference(name, groups);
     for_each_field<Description>([&](const auto& field) { look_at(difference, field); });
     tensor = difference.is_found() ? difference.tensor() : std::string(name);
-    // Bits may differ though no aspect does: those of two NaNs, say.
+    // Bits may differ although no aspect does: two NaNs, for instance.
     return difference.is_found() ? difference.text() : base::quote(name) + ": the requests differ";
 }
 

@@ -14,7 +14,7 @@ namespace guozhuang::protocol {
 
 /// One tensor of a request, as far as ranks must agree on it.
 struct TensorDescription {
-    std::string name = {};  ///< empty: the request's, and of a group the index in it
+    std::string name = {};  ///< empty: named by the request, in a group also by its index
     DType dtype = DType::f32;
     Shape shape = {};  ///< extent -1 where ranks may differ: dim 0 of all_gather and all_to_all
     friend bool operator==(const TensorDescription&, const TensorDescription&) = default;
@@ -29,10 +29,10 @@ struct Description {
     int root = 0;  ///< rank of the world
     DeviceKind device = DeviceKind::host;
     bool group = false;           ///< executed as one and never fused with others
-    std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
+    std::vector<int> ranks = {};  ///< create_process_set: the set's world ranks
     std::vector<TensorDescription> tensors = {};
     std::vector<std::int64_t> splits = {};   ///< reduce_scatter: rows for each rank; empty: equal
-    std::vector<Agreement> agreements = {};  ///< what else must be the same
+    std::vector<Agreement> agreements = {};  ///< other values that must be the same
     /// Why this rank wants the round to fail on all ranks; empty: it does not.
     std::string discarded = {};
     friend bool operator==(const Description&, const Description&) = default;
@@ -49,8 +49,8 @@ inline constexpr auto fields_of<Agreement> =
     std::tuple{Field{&Agreement::tensor}, Field{&Agreement::what}, Field{&Agreement::value}};
 static_assert(lists_every_member<Agreement>());
 
-/// A new field has its member above and its line here; for a type that has none, print() in
-/// description.cpp says how people read it.
+/// A new field needs a member above and a line here; for a new type, print() in description.cpp
+/// says how errors show it.
 template <>
 inline constexpr auto fields_of<Description> =
     std::tuple{Field{&Description::operation, "operations"},
@@ -69,30 +69,30 @@ static_assert(lists_every_member<Description>());
 template <>
 inline constexpr std::size_t most_of<std::vector<TensorDescription>> = max_tensors;
 
-/// As bytes, which travel: descriptions that are the same give the same bytes. decode throws
-/// Error(wire) on malformed bytes.
+/// To bytes for messages, and back: equal descriptions give equal bytes. decode throws Error(wire)
+/// for malformed bytes.
 Bytes encode(const Description& description);
 Description decode_description(std::span<const std::byte> bytes);
 
 /// 64 bits of the encoded bytes (XXH3).
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept;
-/// 64 bits (XXH3) of what ranks must agree on before an allreduce of one tensor on the host: its
-/// name, or its number if it has none; op, scales, dtype and shape. Another number than that of the
-/// encoded bytes. `description`: without the tensor.
+/// 64 bits (XXH3) of all that ranks must agree on before an allreduce of one tensor on the host:
+/// its name, or its number if it has none; op, scales, dtype and shape. Differs from fingerprint()
+/// of the encoded bytes. `description`: without the tensor.
 std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
                                        const Description& description, DType dtype,
                                        const Shape& shape) noexcept;
 
-/// Made once, then shared by all who refer to it.
+/// Made once, then shared by all its users.
 using SharedDescription = std::shared_ptr<const Description>;
 
 SharedDescription share(Description description);
-/// Whether they describe the same, bit for bit; null is the same as null only.
+/// Whether both describe the same, bit for bit; null equals only null.
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept;
-/// Whether they do but for their tensors and agreements.
+/// Whether both are the same except for their tensors and agreements.
 bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept;
 
-/// Ranks that submitted the same.
+/// Ranks that submitted the same description.
 struct SubmissionGroup {
     SharedDescription description;
     std::vector<int> ranks;  ///< ascending

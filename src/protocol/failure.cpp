@@ -29,7 +29,7 @@ std::vector<int> ranks_of(std::span<const SubmissionGroup> groups) {
     return ranks;
 }
 
-/// As people know them: with world ranks.
+/// For users: with world ranks.
 Groups as_named(Groups groups, const GroupRanks& group_ranks) {
     for (auto& group : groups) group.ranks = group_ranks.world_ranks(group.ranks);
     return groups;
@@ -53,7 +53,7 @@ void set_discard(LogEntry& failure, Groups discarding, const GroupRanks& group_r
                                     as_named(std::move(discarding), group_ranks));
 }
 
-/// Why an operation cannot do without the ranks that have joined; empty if it can.
+/// Why an operation needs the ranks that have joined; empty if it does not.
 std::string refusal_without(std::span<const int> joined, const Description& description,
                             const GroupRanks& group_ranks) {
     if (joined.empty()) return {};

@@ -11,10 +11,9 @@
 
 namespace guozhuang::protocol {
 
-/// Why a round fails for which nobody is waited any more, as the log tells all ranks: somebody has
-/// shut down or discarded it, the ranks have submitted different things, or those that have joined
-/// are needed. Empty if it is to be executed. `missing`: the ranks that have not submitted it,
-/// ascending.
+/// The log entry for a complete round that fails: a rank has shut down or discarded the round, the
+/// ranks have submitted different things, or the operation needs a rank that has joined. Empty if
+/// the round can be executed. `missing`: the ranks that have not submitted it, ascending.
 std::optional<LogEntry> failure_of(const Name& name, const Tally& tally,
                                    std::span<const int> missing, const Attendance& attendance,
                                    const GroupRanks& group_ranks);

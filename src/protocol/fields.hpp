@@ -14,12 +14,12 @@
 
 #include "protocol/codec.hpp"
 
-/// Structs that travel. Each lists its fields once, as fields_of<Struct>; that it is written, read
-/// and compared follows from the list.
+/// Structs that travel. Each lists its fields once, as fields_of<Struct>; the functions that write,
+/// read and compare it follow from the list.
 namespace guozhuang::protocol {
 
-/// A field of a struct, and what errors call it where it differs: "shapes". Empty: what differs is
-/// said in other ways.
+/// A field of a struct, and its name in errors about a difference: "shapes". Empty: errors describe
+/// the difference in other ways.
 template <class Owner, class Value>
 struct Field {
     Value Owner::*member;
@@ -43,7 +43,7 @@ constexpr void for_each_field(const Visit& visit) {
 }
 
 namespace detail {
-/// Initialises a member of any type, for counting them.
+/// Initialises a member of any type, to count the members.
 struct Anything {
     template <class T>
     operator T() const;  // NOLINT(google-explicit-constructor): that is what it is for

@@ -9,11 +9,11 @@
 
 namespace guozhuang::protocol {
 
-/// A request that the log is to execute: all ranks have submitted it, or have joined.
+/// A request that is ready for the log: all ranks have submitted it, or have joined.
 struct ReadyRequest {
     Name name;
     bool named = true;
-    std::uint32_t id = 0;  ///< of the name, when its round was complete; 0: it had none
+    std::uint32_t id = 0;  ///< of the name when its round was complete; 0: none
     SharedDescription description;
     std::vector<int> absent = {};  ///< ranks that have joined and not submitted it
 };
@@ -24,8 +24,8 @@ struct FusionLimits {
     std::size_t entry_bytes = 0;  ///< of the entry as it travels
 };
 
-/// How many of the requests (one at least), from the first on, are to be executed as one:
-/// neighbours that do the same to their tensors, as far as the limits go.
+/// How many of the requests (at least one), from the first on, can be executed as one: neighbours
+/// that do the same to their tensors, within the limits.
 std::size_t count_fused(std::span<const ReadyRequest> ready, const FusionLimits& limits);
 
 }  // namespace guozhuang::protocol

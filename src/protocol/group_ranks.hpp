@@ -12,8 +12,8 @@
 
 namespace guozhuang::protocol {
 
-/// Who is in a process set: world ranks by group rank. Inside the engine ranks are group ranks;
-/// what people read names world ranks. By default the world, where the two are the same.
+/// The ranks of a process set: world ranks by group rank. The engine uses group ranks; texts for
+/// users name world ranks. By default the world, where both are the same.
 class GroupRanks {
 public:
     GroupRanks() = default;
@@ -29,7 +29,7 @@ public:
         for (const int group_rank : group_ranks) ranks.push_back(world_rank(group_rank));
         return ranks;
     }
-    /// Empty if the rank is not among them.
+    /// Empty if the rank is not in the set.
     std::optional<int> group_rank_of(int world_rank) const {
         if (are_the_world()) return world_rank;
         const auto found = std::ranges::lower_bound(ranks_, world_rank);
@@ -52,7 +52,8 @@ private:
     std::vector<int> ranks_;
 };
 
-/// The ranks of an error, the first cause first. `culprit`: -1 if these ranks are that themselves.
+/// The ranks of an error, with the first cause in front. `culprit`: -1 if these ranks are the cause
+/// themselves.
 inline std::vector<int> ranks_led_by(int culprit, std::vector<int> ranks) {
     std::erase(ranks, culprit);
     if (culprit >= 0) ranks.insert(ranks.begin(), culprit);

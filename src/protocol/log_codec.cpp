@@ -19,7 +19,7 @@ bool has_text(LogEntry::Kind kind) {
            kind == LogEntry::Kind::quit;
 }
 
-/// Whether an entry of its kind has as many items and ranks.
+/// Whether an entry of its kind may have this many items and ranks.
 bool can_be(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute: return !entry.items.empty();
@@ -30,7 +30,7 @@ bool can_be(const LogEntry& entry) {
     }
 }
 
-/// An evicted id must be known, and a name that has an id gets no other.
+/// An evicted id must be known, and a name with an id gets no other id.
 Item read_item(Reader& in, const NameTable& names, LogEntry::Kind kind) {
     Item item;
     item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));

@@ -10,8 +10,8 @@ namespace guozhuang::protocol {
 /// has applied the same log, so it knows the name.
 void write_entry(const LogEntry& entry, const NameTable& names, Writer& out);
 
-/// Reads it, on one of `size` ranks. Throws Error(wire) if it is malformed, or gives a name an id
-/// that is not its own.
+/// Reads an entry, in a set of `size` ranks. Throws Error(wire) if it is malformed, or gives a name
+/// an id of another name.
 LogEntry read_entry(Reader& in, const NameTable& names, int size);
 
 /// The longest `text` of an entry; the root cuts longer ones.

@@ -16,9 +16,9 @@ namespace guozhuang::protocol {
 /// One request of an entry.
 struct Item {
     Name name;
-    std::uint32_t id = 0;                ///< the id the name has from here on; 0: it has none
-    SharedDescription description = {};  ///< execute, if ranks are absent: for them
-    /// Who has submitted it on this rank; null if nobody has. It does not travel.
+    std::uint32_t id = 0;                ///< the name's id from here on; 0: none
+    SharedDescription description = {};  ///< execute: for absent ranks, if there are any
+    /// The submitter on this rank; null if there is none. It does not travel.
     std::shared_ptr<Submitter> submitter = {};
     friend bool operator==(const Item& one, const Item& other) noexcept {
         return one.name == other.name && one.id == other.id &&
@@ -45,8 +45,7 @@ struct LogEntry {
     /// submitted
     std::vector<int> absent = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
-    int culprit =
-        -1;  ///< fail, join, quit: the world rank because of which ranks have left; -1: none
+    int culprit = -1;  ///< fail, join, quit: the world rank that made ranks leave; -1: none
     /// fail: the error; join: the error if it has failed; quit: "rank 2 has shut down (why)"
     std::string text = {};
     std::string tensor = {};     ///< fail, join

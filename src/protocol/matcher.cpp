@@ -56,7 +56,7 @@ void Matcher::receive(int from, std::span<const std::byte> message) {
 void Matcher::receive_announcement(int from, Reader& in) {
     Route route{.peer = from};
     route.tag = static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
-    route.sending = in.number(1) == 0;  // they send, so this rank receives
+    route.sending = in.number(1) == 0;  // the peer sends, so this rank receives
     TensorDescription tensor;
     tensor.dtype = in.enumerator<DType>();
     tensor.shape.resize(in.count(max_dimensions));

@@ -18,38 +18,39 @@
 
 namespace guozhuang::protocol {
 
-/// How sends meet receives. Both sides announce each operation to the other; the k-th sending on a
-/// route meets the k-th receiving, and if their tensors differ, both fail with the same error. A
-/// rank that shuts down says so to each of the others, and to itself: since messages arrive in
-/// order, they hear it after everything that the rank ever announced to them, and their operations
-/// with it that are still unmatched fail. A pure state machine, one per rank and process set; its
-/// caller moves the payloads. Not thread-safe: the engine's lock guards it.
+/// Matches sends with receives. Both sides announce each operation to the other; the k-th send on a
+/// route matches the k-th receive, and if their tensors differ, both fail with the same error. A
+/// rank that shuts down announces that to every rank, itself included. Messages arrive in order, so
+/// this comes after everything that the rank announced before, and operations with it that are
+/// still unmatched fail. A pure state machine, one per rank and process set; its caller moves the
+/// payloads. Not thread-safe: the engine's lock guards it.
 class Matcher {
 public:
-    /// Number of an operation of this rank, in the order in which they are posted.
+    /// The number of this rank's operation, in posting order.
     using Number = std::uint64_t;
-    /// An operation that waits for its peer no longer: its payload is to move, or it has failed.
+    /// An operation that no longer waits for its peer: its payload can move, or it has failed.
     struct Decision {
         Number operation = 0;
-        std::exception_ptr error;  ///< null: it has met its other half
+        std::exception_ptr error;  ///< null: it has been matched
     };
 
-    /// `group_ranks`: whom errors name.
+    /// `group_ranks`: for the names of ranks in errors.
     Matcher(int rank, int size, GroupRanks group_ranks)
         : rank_(rank), size_(size), group_ranks_(std::move(group_ranks)) {}
 
-    /// This rank sends or receives such a tensor.
+    /// This rank sends or receives a tensor with this description.
     Number post(const Route& route, TensorDescription tensor);
-    /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
+    /// Takes a message that take_messages() of another rank has returned. Throws Error(wire) if it
+    /// is malformed.
     void receive(int from, std::span<const std::byte> message);
-    /// This rank posts nothing more, for this reason. `at_once`: it quits, and does not even serve
-    /// what it has announced. `culprit`: the world rank because of which it does; -1: itself.
+    /// This rank posts nothing more, for this reason. `at_once`: it quits, and drops even
+    /// operations that it has announced. `culprit`: the world rank that is the cause; -1: itself.
     void shut_down(std::string_view reason, bool at_once, int culprit = -1);
-    /// Whether all ranks have, as far as this one has heard. Then nothing is unmatched.
+    /// Whether all ranks have shut down, as far as this one has heard. Then nothing is unmatched.
     bool have_all_shut_down() const noexcept {
         return shutdowns_.size() == static_cast<std::size_t>(size_);
     }
-    /// Forgets this rank's operations, which are the caller's to fail.
+    /// Forgets this rank's operations; the caller fails them.
     void abandon() noexcept;
 
     std::vector<Outgoing> take_messages() { return std::exchange(outbox_, {}); }
@@ -59,7 +60,7 @@ public:
 private:
     enum class MessageType : std::uint8_t { announcement = 0, shutdown = 1 };
     friend constexpr MessageType last_of(MessageType) noexcept { return MessageType::shutdown; }
-    /// One of this rank's own.
+    /// A send or receive of this rank.
     struct Operation {
         Number number = 0;
         TensorDescription tensor;
@@ -83,10 +84,9 @@ private:
     GroupRanks group_ranks_;
     Number last_posted_ = 0;
     std::map<Route, std::deque<Operation>> unmatched_;
-    /// Tensors that the peers have announced and that are unmatched, under this rank's view of the
-    /// route.
+    /// Unmatched tensors that peers have announced, by the route as this rank sees it.
     std::map<Route, std::deque<TensorDescription>> announcements_;
-    std::map<int, Shutdown> shutdowns_;  ///< by rank: all that it ever announced has arrived
+    std::map<int, Shutdown> shutdowns_;  ///< by rank; everything that these announced has arrived
     std::vector<Outgoing> outbox_;
     std::vector<Decision> decisions_;
 };

@@ -10,8 +10,8 @@
 
 namespace guozhuang::protocol {
 
-/// The name of a request with its hash, computed once. Copies share the text. One that was moved
-/// from may only be assigned to.
+/// The name of a request with its hash, computed once. Copies share the text. A moved-from name may
+/// only be assigned to.
 class Name {
 public:
     Name() noexcept = default;  ///< no text

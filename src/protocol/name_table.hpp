@@ -18,7 +18,7 @@
 
 namespace guozhuang::protocol {
 
-/// The name that an id stands for, with its description, as they were executed last.
+/// The name that an id stands for, with the description with which it was last executed.
 struct Meaning {
     Name name;
     SharedDescription described = {};  ///< null: the name has no id
@@ -42,9 +42,9 @@ struct KnownName : Meaning {
     bool is_in_use() const noexcept { return tally.is_under_way() || submission || id != 0; }
 };
 
-/// The names that are in use, a row each, and which ids they have. The ids follow from the log, so
-/// they are the same on all ranks that have applied as much. An evicted id is kept as retired while
-/// a child that has not applied its eviction yet may still send it.
+/// The names in use, one row each, and their ids. The ids follow from the log, so they are the same
+/// on all ranks that have applied it as far. An evicted id is kept as retired while a child that
+/// has not applied the eviction may still send it.
 class NameTable {
 public:
     /// `children`: the ranks that send ids to this one.
@@ -55,8 +55,8 @@ public:
     NameTable& operator=(NameTable&&) noexcept = default;
     ~NameTable() = default;
 
-    /// The row of a name (a Name or a std::string_view), a new one if need be. It stays where it is
-    /// until let_go().
+    /// The row of a name (a Name or a std::string_view); adds one if there is none. It stays where
+    /// it is until let_go().
     template <class Text>
     KnownName& row(const Text& name) {
         if (auto* const known = find(name)) return *known;
@@ -83,15 +83,15 @@ public:
         const auto found = with_ids_.find(id);
         return found == with_ids_.end() ? nullptr : found->second;
     }
-    /// Drops the row if the name is not in use any more.
+    /// Drops the row if the name is no longer in use.
     void let_go(KnownName& known);
     /// The meaning of an evicted id that a child may still send; null once no child can.
     const Meaning* retired_meaning(std::uint32_t id) const;
 
     /// At the root: an id that no name has had.
     std::uint32_t new_id() noexcept { return next_id_++; }
-    /// The log has executed the row's name at this position; from here on the id stands for this
-    /// description of it.
+    /// The log has executed the row's name at this position; from now on the id stands for the name
+    /// with this description.
     void use(KnownName& known, std::uint32_t id, const SharedDescription& description,
              std::uint64_t position);
     /// The log has evicted the item at this position. Throws Error(wire) if the name has no id.
@@ -99,9 +99,8 @@ public:
     /// The child has applied the log up to this position.
     void child_has_applied(int child, std::uint64_t position);
 
-    /// Items to evict when there are more than `most` ids, else none: as many as are in excess and
-    /// an eighth of `most` besides, those used longest ago first. Ids whose round is under way
-    /// stay.
+    /// Items to evict if there are more than `most` ids: the excess and an eighth of `most`
+    /// besides, least recently used first. Ids whose round is under way stay.
     std::vector<Item> surplus(std::size_t most) const;
 
     std::size_t id_count() const noexcept { return with_ids_.size(); }
@@ -126,7 +125,7 @@ private:
     std::unordered_map<Name, KnownName, NameHash, std::equal_to<>> rows_;
     std::unordered_map<std::uint32_t, KnownName*> with_ids_;  ///< rows by their ids
     std::map<std::uint32_t, Retired> retired_;                ///< by id
-    std::map<int, std::uint64_t> applied_;                    ///< by each child, as far as is known
+    std::map<int, std::uint64_t> applied_;                    ///< by child, as far as is known
     std::uint32_t next_id_ = 1;
 };
 

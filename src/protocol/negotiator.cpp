@@ -30,7 +30,7 @@ Negotiator::Negotiator(int rank, int size, const Options& options)
 }
 
 /// If the description equals the one that the name's id stands for, the id takes over the submitted
-/// object: a plan, which submits the same object again, is then compared by pointer.
+/// object: when a plan submits the same object again, a comparison of pointers is enough.
 void Negotiator::submit(const Name& name, bool named, const SharedDescription& description,
                         std::shared_ptr<Submitter> submitter) {
     auto& known = names_.row(name);
@@ -156,24 +156,23 @@ void Negotiator::resolve(const KnownName& known) {
                       std::move(missing)});
 }
 
-/// A shutdown completes tallies. It goes up behind their reports: were it ahead, the parent could
-/// take a tally for complete while the submissions of others, who have shut down too, are still to
-/// come.
+/// A shutdown completes tallies. It goes up behind their reports: ahead of them, the parent could
+/// take a tally for complete before it has the submissions of others that have shut down, too.
 void Negotiator::shut_down(const RankRecord& shutdown) {
     if (finished_ || !attendance_.shut_down(shutdown.rank, shutdown.text, shutdown.culprit)) return;
     pass_on_all_complete();
     if (!tree_.is_root()) tell_parent(RecordType::shut_down, shutdown);
 }
 
-/// A rank that has joined is not waited for any more, until all have. Its record goes up behind
-/// reports as that of a shutdown does.
+/// Nobody waits for a rank that has joined until all have. Its record goes up behind reports, like
+/// that of a shutdown.
 void Negotiator::join(const RankRecord& joining) {
     if (finished_ || !attendance_.join(joining.rank, joining.text)) return;
     pass_on_all_complete();
     if (!tree_.is_root()) tell_parent(RecordType::join, joining);
 }
 
-/// The root decides what comes before.
+/// The root decides which entries come before it.
 void Negotiator::quit(const RankRecord& quitting) {
     if (finished_) return;
     if (!tree_.is_root()) return tell_parent(RecordType::quit, quitting);
@@ -197,7 +196,7 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
             ErrorCode::wire,
             fmt::format("rank {} has applied log entries that it cannot have", world_rank(from)));
     if (from_child) names_.child_has_applied(from, position);
-    // A child's records are too late once the log is complete.
+    // Records from a child are too late once the log is complete.
     while (!in.at_end() && !(from_child && finished_)) receive_record(from, in);
 }
 
@@ -287,15 +286,15 @@ void Negotiator::append_due() {
     if (attendance_.have_all_shut_down()) append({.kind = LogEntry::Kind::all_shut_down});
 }
 
-/// For a name that had no id when its round was complete: an entry since then may have given it
-/// one, if ranks that had joined have submitted it all the same.
+/// For a name that had no id when its round was complete: a later entry may have given it one, if
+/// ranks that had joined have submitted it nevertheless.
 std::uint32_t Negotiator::id_for(const ReadyRequest& request) {
     const auto* known = names_.find(request.name);
     if (known != nullptr && known->id != 0) return known->id;
     return request.named ? names_.new_id() : 0;
 }
 
-/// Known ids first, ascending, so that the order does not hang on arrival.
+/// Known ids first, ascending, so that the order does not depend on arrival.
 void Negotiator::append_ready() {
     const auto order_of = [](const ReadyRequest& request) {
         return request.id > 0 ? request.id : std::numeric_limits<std::uint32_t>::max();
@@ -317,7 +316,7 @@ void Negotiator::append_ready() {
         append(std::move(entry));
     }
     ready.clear();
-    ready_.swap(ready);  // its memory is used again
+    ready_.swap(ready);  // its memory is reused
 }
 
 void Negotiator::append(LogEntry&& entry) {
@@ -334,14 +333,14 @@ void Negotiator::pass_down(const LogEntry& entry) {
         });
 }
 
-/// Applies the next entry, the same on every rank: resolves this rank's submissions, and gives ids
-/// to names or takes them away.
+/// Applies the next entry, in the same way on every rank: resolves this rank's submissions, and
+/// gives names their ids or takes them away.
 void Negotiator::apply(LogEntry&& entry) {
     ++position_;
     if (entry.kind == LogEntry::Kind::evict) {
         for (const auto& item : entry.items) names_.retire(item, position_);
         // The parent keeps the ids until it knows that this rank has applied the entry, and this
-        // rank may have nothing else to say.
+        // rank may have nothing else to send.
         if (!tree_.is_root()) tell(tree_.parent(), [](Writer&) {});
     } else if (entry.kind == LogEntry::Kind::execute) {
         apply_execution(entry);
@@ -358,7 +357,7 @@ void Negotiator::apply(LogEntry&& entry) {
     entries_.push_back(std::move(entry));
 }
 
-/// A rank that has not submitted a request knows it by the description in the entry, if any.
+/// A rank that has not submitted a request gets its description from the entry, if there is one.
 void Negotiator::apply_execution(LogEntry& entry) {
     for (auto& item : entry.items) {
         auto& known = names_.row(item.name);

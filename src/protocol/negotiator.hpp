@@ -58,8 +58,8 @@ public:
     /// This rank is about to end, whatever the others do. It executes the log up to its quitting,
     /// which is the last entry.
     void quit(std::string_view reason, int culprit = -1);
-    /// This rank submits nothing until all have joined (or shut down), and the log says so; the
-    /// others go on without it. All name a join alike.
+    /// This rank submits nothing until the log says that all have joined (or shut down); the others
+    /// go on without it. All ranks give a join the same name.
     void join(const Name& name, std::shared_ptr<Submitter> submitter = {});
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
@@ -140,7 +140,7 @@ private:
     Options options_;
     std::map<int, std::vector<int>> subtrees_;  ///< of this rank and of each child
     NameTable names_;
-    std::vector<ReadyRequest> ready_;  ///< at the root: what is to be appended
+    std::vector<ReadyRequest> ready_;  ///< at the root: requests to append
     Attendance attendance_;            ///< of this rank's subtree
     Outbox outbox_;
     std::vector<LogEntry> entries_;  ///< not yet taken

@@ -21,7 +21,7 @@ struct Outgoing {
 /// sends no malformed message.
 class Outbox {
 public:
-    /// Beyond this size the next record begins another message.
+    /// After this size the next record starts another message.
     static constexpr std::size_t full_message_bytes = 1u << 20;
 
     /// Adds the record that write(Writer&) writes, for the rank. A message begins with the position
@@ -43,7 +43,7 @@ public:
         }
     }
 
-    /// All messages, in the order in which each receiver must get them.
+    /// Takes all messages, in the order in which each receiver must get them.
     std::vector<Outgoing> take() {
         auto messages = std::exchange(full_, {});
         for (auto& [to, out] : open_)

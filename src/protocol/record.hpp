@@ -11,8 +11,8 @@
 
 namespace guozhuang::protocol {
 
-/// The records that a message of a negotiator is made of; each begins with its type. Every read_*()
-/// takes what follows the type, and throws Error(wire) if it is malformed.
+/// The records of a negotiator's message; each begins with its type. Every read_*() reads the part
+/// after the type, and throws Error(wire) if it is malformed.
 enum class RecordType : std::uint8_t {
     ready = 0,      ///< up: every rank of the sender's subtree has submitted this id
     report = 1,     ///< up: the same in full; several of them, if the ranks differ
@@ -32,8 +32,8 @@ struct ReadyRecord {
 void write_ready(const ReadyRecord& record, Writer& out);
 ReadyRecord read_ready(Reader& in);
 
-/// One submission group of a name: a record of its own, since one message may not hold the longest
-/// descriptions of all.
+/// One submission group of a name. Each has its own record, since one message cannot hold the
+/// longest descriptions of all groups.
 struct ReportRecord {
     std::string name;
     bool named = true;
@@ -42,14 +42,14 @@ struct ReportRecord {
     std::vector<int> ranks = {};  ///< empty: the whole subtree of the sender
 };
 void write_report(const ReportRecord& record, Writer& out);
-/// From one of `size` ranks, for `most_ranks` at most.
+/// Reads a report in a set of `size` ranks; it lists at most `most_ranks`.
 ReportRecord read_report(Reader& in, std::size_t most_ranks, int size);
 
-/// Announcement that a rank of the sender's subtree shuts down, quits or joins.
+/// Announces that a rank of the sender's subtree shuts down, quits or joins.
 struct RankRecord {
     int rank = 0;
     std::string text;  ///< the reason, or the name of the join
-    int culprit = -1;  ///< the world rank because of which it shuts down or quits; -1: itself
+    int culprit = -1;  ///< the world rank that makes it shut down or quit; -1: itself
 };
 void write_rank_record(RecordType type, const RankRecord& record, Writer& out);
 RankRecord read_rank_record(Reader& in, int size);

@@ -2,7 +2,7 @@
 
 namespace guozhuang::protocol {
 
-/// Who has submitted a request on this rank: the negotiator keeps it, and hands it back with the
+/// The submitter of a request on this rank. The negotiator keeps it, and hands it back with the
 /// entry that resolves the request.
 class Submitter {
 protected:

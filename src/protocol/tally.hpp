@@ -18,7 +18,7 @@ struct Tally {
     std::set<int> reporting = {};  ///< children that will report more submission groups
 
     bool is_under_way() const noexcept { return arrived > 0; }
-    /// For the next round. The memory of the first group, a list of ranks, is used again.
+    /// Clears it for the next round. Reuses the memory of the first group, a list of ranks.
     void reset() noexcept {
         if (groups.size() > 1) groups.erase(groups.begin() + 1, groups.end());
         if (!groups.empty()) {
@@ -29,7 +29,7 @@ struct Tally {
         reporting.clear();
     }
 
-    /// Puts the ranks into the group of those that have submitted the same.
+    /// Adds the ranks to the group that has submitted the same description.
     void add(const SharedDescription& description, std::span<const int> ranks) {
         auto group = std::ranges::find_if(groups, [&](const SubmissionGroup& each) {
             return each.ranks.empty() || are_same(each.description, description);
@@ -40,7 +40,7 @@ struct Tally {
         arrived += ranks.size();
     }
 
-    /// Returns the ranks, ascending, that have not submitted it; `ranks` (ascending) lists all that
+    /// Returns the ranks that have not submitted it, ascending; `ranks` (ascending) lists all that
     /// may.
     std::vector<int> missing_from(std::span<const int> ranks) const {
         std::vector<int> present, missing;

@@ -4,9 +4,9 @@
 
 namespace guozhuang::protocol {
 
-/// The tree along which readiness goes up and the log comes down: rank r's children are
-/// degree*r + 1 .. degree*r + degree, rank 0 is the root. Depth is log(size) to the base of the
-/// degree, and no rank hears more than `degree` others.
+/// The tree along which readiness goes up and the log comes down: rank r's children are degree*r +
+/// 1 .. degree*r + degree, rank 0 is the root. Its depth is log(size) to the base `degree`, and no
+/// rank has more than `degree` children.
 class Tree {
 public:
     Tree(int rank, int size, int degree) : rank_(rank), size_(size), degree_(degree) {

@@ -13,11 +13,11 @@
 
 namespace guozhuang {
 
-/// The devices of CUDA that a rank uses, shared by its process sets. Thread-safe.
+/// The CUDA devices that a rank uses, shared by its process sets. Thread-safe.
 class Devices {
 public:
     /// Their driver, with the thread that sees when its work ends. Throws Error(unavailable) if
-    /// CUDA cannot be used. Before the first call the process calls nothing of CUDA.
+    /// CUDA cannot be used. Before the first call the process makes no CUDA calls.
     std::shared_ptr<engine::Completions> access(const base::Config& config) {
         const base::Lock lock(mutex_);
         if (!completions_) {
@@ -29,7 +29,8 @@ public:
         return completions_;
     }
 
-    /// Notes which path the world's tensors take, and why no better one; empty before the first.
+    /// Notes which path the world's tensors take, and why no better one; empty before the first
+    /// bundle.
     void note_path(const std::string& path) {
         const base::Lock lock(mutex_);
         path_ = path;
@@ -39,7 +40,7 @@ public:
         return path_;
     }
 
-    /// The driver if this rank has had access to it; else null.
+    /// The driver if this rank has had access to it; otherwise null.
     device::Driver* in_use() const noexcept { return in_use_; }
 
 private:

@@ -21,7 +21,7 @@ namespace guozhuang {
 namespace {
 
 constexpr auto time_to_hear = std::chrono::minutes(5);
-constexpr auto head_start = std::chrono::seconds(5);  // of rank 0, which knows best who is missing
+constexpr auto head_start = std::chrono::seconds(5);  // for rank 0, which knows best who is missing
 
 /// One rank's message: a value for each key, then its warnings. The refusal says what it cannot
 /// accept, if anything.
@@ -93,7 +93,7 @@ public:
           deadline_(base::Clock::now() + time_to_hear +
                     (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 
-    /// Rank 0's judgement, for everybody; empty if all is well.
+    /// The verdict of rank 0, for everybody; empty if all is well.
     std::string judge(Facts own) {
         const auto names = keys();
         std::vector<Facts> facts(static_cast<std::size_t>(transport_.size()));
@@ -135,7 +135,7 @@ public:
         channel_.send(to, out.take());
     }
 
-    /// Rank 0's judgement, and the settings that it decides.
+    /// The verdict of rank 0, and the settings that it decides.
     Facts hear() {
         const auto message = next({});
         protocol::Reader in(message.bytes);

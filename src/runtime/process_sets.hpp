@@ -25,15 +25,15 @@ public:
         SetId id;
         std::shared_ptr<SetRuntime> set_runtime;  ///< null: this rank is not in it
     };
-    /// Empty if there are as many as there can be: on all ranks alike.
+    /// Empty if there are as many as there can be, on all ranks alike.
     std::optional<Opened> open(const std::vector<int>& ranks);
-    /// No rank of the set sends anything for it any more.
+    /// Call it when no rank of the set sends anything for the set any more.
     void release(const SetId& id);
 
-    /// Every set, and those to come, shuts down: nobody is waited for.
+    /// Shuts every set down, later ones too, without waiting for anybody.
     void shut_down(std::string_view reason);
 
-    /// This rank's, of those that it is in.
+    /// The runtimes of the sets that this rank is in.
     std::vector<std::shared_ptr<SetRuntime>> set_runtimes() const;
 
 private:
@@ -41,7 +41,7 @@ private:
     mutable base::Mutex mutex_;
     /// This rank's part of each set, by context; null where only other ranks are in it.
     std::map<std::uint16_t, std::shared_ptr<SetRuntime>> sets_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// How many sets have been opened so far.
+    /// The number of sets opened so far.
     std::uint64_t epochs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::optional<std::string> shutdown_reason_ GUOZHUANG_GUARDED_BY(mutex_);
 };

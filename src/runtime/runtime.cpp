@@ -58,7 +58,7 @@ void Runtime::enter_job(std::string_view refusal) {
                                           topology::all_ranks(resources_->transport->size()));
 }
 
-/// A rank that fails to enter tells those that wait for it why, unless they have the same error.
+/// A rank that fails to enter tells the waiting ranks why, unless they have the same error.
 void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     const auto text = base::describe(failure);
     transport().announce_quit(text);
@@ -97,7 +97,7 @@ bool Runtime::has_failed() noexcept {
            (world_ && world_->engine().somebody_quit());
 }
 
-/// Once: a second thread waits for the first, and a callback of the user's in the middle of it does
+/// Runs once: a second thread waits for the first, but a user callback in the middle of it does
 /// not.
 void Runtime::close(std::string_view reason) {
     const auto self = std::this_thread::get_id();
@@ -111,8 +111,8 @@ void Runtime::close(std::string_view reason) {
     base::ring(transport().doorbell());
 }
 
-/// Shuts down everywhere before it waits anywhere: a rank may wait for this one in one set, and so
-/// not yet shut down in another.
+/// Shuts down all sets before it waits for any: a rank that waits for this one in one set may not
+/// have shut down in another yet.
 void Runtime::close_everything(std::string_view reason) {
     base::pass(base::Failpoint::shutdown);
     const auto [why, culprit] = with_first_cause(reason);
@@ -129,8 +129,8 @@ void Runtime::close_everything(std::string_view reason) {
     resources_->transport->close();
 }
 
-/// Why this rank leaves, and the rank because of which it does; -1 if none of its operations has
-/// failed by another's shutdown.
+/// Why this rank leaves, and the rank that is the cause; -1 if none of its operations has failed
+/// because another rank shut down.
 std::pair<std::string, int> Runtime::with_first_cause(std::string_view reason) const {
     auto all = sets_->set_runtimes();
     all.insert(all.begin(), world_);
@@ -154,7 +154,7 @@ void Runtime::quit(std::string_view reason) noexcept {
     const bool has_ended = ended_.exchange(true);
     base::ring(transport().doorbell());
     if (has_ended || base::is_aborted(transport().doorbell())) return;
-    transport().announce_quit(reason);  // for what follows there may be no memory
+    transport().announce_quit(reason);  // there may be no memory for the rest
     try {
         const auto [why, culprit] = with_first_cause(reason);
         transport().announce_quit(why);
@@ -166,14 +166,14 @@ void Runtime::quit(std::string_view reason) noexcept {
         for (const auto& set_runtime : all) set_runtime->engine().quit(why, culprit);
         for (const auto& set_runtime : all | std::views::reverse)
             set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
-        // The others have had no news of a quit: they wait in the transport for this rank.
+        // The others know of no quit: they wait in the transport for this rank.
         if (world_->engine().has_ended_in_order()) end_job(reason);
     } catch (const std::exception&) {
         end_job(reason);
     }
 }
 
-/// Takes no memory.
+/// Allocates nothing.
 void Runtime::end_job(std::string_view reason) noexcept {
     transport().abort({.rank = transport().rank(), .text = reason});
     base::abort(transport().doorbell());

@@ -20,8 +20,8 @@ namespace guozhuang {
 class Runtime {
 public:
     /// Agrees with the other ranks on version and settings, then starts the world's engine. Throws
-    /// Error(configuration) on every rank if they differ.
-    /// `refusal`: why this rank's settings are those by default, which then fails on every rank.
+    /// Error(configuration) on every rank if they differ. `refusal`: why this rank fell back to the
+    /// default settings; this then fails on every rank.
     Runtime(std::unique_ptr<wire::Transport> transport, const base::Config& config,
             std::string_view refusal = {});
     ~Runtime();
@@ -29,22 +29,22 @@ public:
     Runtime& operator=(const Runtime&) = delete;
 
     const std::shared_ptr<SetRuntime>& world() const noexcept { return world_; }
-    /// The others.
+    /// The process sets besides the world.
     const std::shared_ptr<ProcessSets>& sets() const noexcept { return sets_; }
     wire::Transport& transport() noexcept { return *resources_->transport; }
     const base::Config& config() const noexcept { return resources_->config; }
 
-    /// Starts this rank's timeline; says what is in the way, or nothing.
+    /// Starts this rank's timeline. Returns why it cannot, or nothing.
     std::string start_timeline(const std::string& directory);
     void stop_timeline() noexcept { resources_->timeline->stop(); }
 
-    /// Collective; the others get the reason, if there is one. Later calls, and those after quit(),
-    /// do nothing.
+    /// Collective; the other ranks get the reason, if there is one. Later calls, and calls after
+    /// quit(), do nothing.
     void close(std::string_view reason = {});
-    /// Quits without waiting for the others, who get the reason. Nothing after a close() that has
-    /// succeeded.
+    /// Quits without waiting for the other ranks, which get the reason. Does nothing after a
+    /// close() that succeeded.
     void quit(std::string_view reason) noexcept;
-    /// Ends the threads; what is still pending fails.
+    /// Ends the threads; operations that are still pending fail.
     void stop() noexcept;
     /// Whether the job is over because of an error, or because a rank has quit.
     bool has_failed() noexcept;
@@ -60,7 +60,7 @@ private:
     std::shared_ptr<RankResources> resources_;
     std::shared_ptr<SetRuntime> world_;
     std::shared_ptr<ProcessSets> sets_;
-    std::atomic<std::thread::id> closer_{};  ///< who closes it
+    std::atomic<std::thread::id> closer_{};  ///< the thread that closes it
     std::atomic<bool> ended_{false};         ///< closed or quit
 };
 

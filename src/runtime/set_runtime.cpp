@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// NCCL's own is much longer; where there are many hosts it takes a minute.
+/// NCCL's own limit is much longer; with many hosts connecting takes a minute.
 constexpr auto usual_connect_limit = 120s;
 
 protocol::Negotiator::Options negotiator_options(const base::Config& config,
@@ -97,8 +97,8 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(const wire::Group& gro
                                                    resources_->timeline);
 }
 
-/// Device tensors have a lane of their own: the HostMover thread sends at the same time as the
-/// driving thread.
+/// Device tensors have their own lane: the HostMover thread sends at the same time as the driving
+/// thread.
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(
     const std::shared_ptr<device::Driver>& driver, int device) {
     const auto& config = resources_->config;
@@ -155,7 +155,7 @@ std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
     return resources_->devices.access(resources_->config)->driver();
 }
 
-/// Nothing rings then, so the pauses are short.
+/// Nobody rings then, so the pauses are short.
 void SetRuntime::wait_for(const device::Event& event) {
     auto settings = transport().wait_settings();
     settings.sleep_limit = std::min<std::chrono::microseconds>(settings.sleep_limit, 100us);

@@ -42,9 +42,9 @@ using engine::SetId;
 /// Thread-safe.
 class SetRuntime final : private engine::DeviceProvider {
 public:
-    /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory)
-    /// without a thread for the coordinator. The world's is made by all ranks together, and throws
-    /// what ends the job.
+    /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory) if
+    /// there is no thread for the coordinator. For the world it is collective, and throws what ends
+    /// the job.
     SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::vector<int> ranks);
     ~SetRuntime() override;
     SetRuntime(const SetRuntime&) = delete;
@@ -56,20 +56,20 @@ public:
     int size() const noexcept { return control_.size(); }
     const protocol::GroupRanks& group_ranks() const noexcept { return group_ranks_; }
 
-    /// Makes sure that bundles on this device can be run, and gives its driver; null for the plain
-    /// host. Throws Error: unavailable where they cannot; invalid_argument if this rank has used
+    /// Makes sure that bundles on this device can run, and returns its driver; null for the plain
+    /// host. Throws Error: unavailable if they cannot; invalid_argument if this rank has used
     /// another device of the kind in this set, since the other ranks cannot know which of its
     /// bundles may be moved together.
     std::shared_ptr<device::Driver> use_device(Device device);
 
-    /// The one of the kind that this rank uses in this set, or, if it uses none, the one that is
-    /// its own by its number on the host. Throws Error(unavailable).
+    /// The device of the kind that this rank uses in this set; if it uses none, the one that its
+    /// local rank gives it. Throws Error(unavailable).
     Device own_device(DeviceKind kind);
 
-    /// The driver of a kind of device, for work that is no operation, on any device of the kind;
-    /// null for the plain host. Throws Error(unavailable).
+    /// The driver of a kind of device, for work outside operations on any device of the kind; null
+    /// for the plain host. Throws Error(unavailable).
     std::shared_ptr<device::Driver> driver_of(DeviceKind kind);
-    /// Waits until a device has come to the event. Throws what ends the job, and Error(unavailable)
+    /// Waits until a device has reached the event. Throws what ends the job, and Error(unavailable)
     /// if the device has failed.
     void wait_for(const device::Event& event);
     /// See Devices.
@@ -77,8 +77,8 @@ public:
     void note_path_of_world(const std::string& path) { resources_->devices.note_path(path); }
     Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
-    /// Explains what is wrong with a tensor's device: where its memory really is, as far as this
-    /// rank's drivers know. Empty if nothing is wrong.
+    /// Says where a tensor's memory really is if its device is wrong, as far as this rank's drivers
+    /// know. Empty if nothing is wrong.
     std::string device_mismatch(const TensorView& tensor);
 
     /// See RequestCache.
@@ -87,8 +87,8 @@ public:
         const protocol::TensorDescription& tensor);
 
     using UseName = std::function<void(const std::string&)>;
-    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
-    /// is of the kind "plan". `use(name)` is called first: if it throws, no name was taken. Throws
+    /// A name for a new plan, taken as long as the pointer lives. If `wanted` is empty: "#1 plan"
+    /// for the kind "plan". Calls `use(name)` first: if that throws, no name is taken. Throws
     /// Error(duplicate_name).
     std::shared_ptr<const std::string> take_plan_name(const std::string& wanted,
                                                       std::string_view kind, const UseName& use);
@@ -120,7 +120,7 @@ private:
     /// The names that plans have taken; each expires with its plan.
     std::map<std::string, std::weak_ptr<const std::string>> plans_
         GUOZHUANG_GUARDED_BY(plans_mutex_);
-    /// How many plans without a name there have been.
+    /// The number of unnamed plans so far.
     std::uint64_t unnamed_plans_ GUOZHUANG_GUARDED_BY(plans_mutex_) = 0;
     std::shared_ptr<engine::Engine> engine_;
 };

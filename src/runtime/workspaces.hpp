@@ -24,7 +24,7 @@ public:
           scratch_(device::allocate_owned(driver, device, device::SumOrder::scratch_bytes)) {}
 
     std::span<std::byte> pinned() const noexcept { return pinned_.memory; }
-    /// SumOrder::scratch_bytes of them.
+    /// Has SumOrder::scratch_bytes.
     std::span<std::byte> scratch() const noexcept { return scratch_.memory; }
 
 private:
@@ -50,7 +50,7 @@ public:
         }
         return std::make_unique<Workspace>(driver, device.index);
     }
-    /// To be called when the device no longer uses it.
+    /// Call it when the device no longer uses the workspace.
     void give_back(Owned workspace, Device device) {
         const base::Lock lock(mutex_);
         idle_[{device.kind, device.index}].push_back(std::move(workspace));
@@ -61,7 +61,7 @@ private:
     std::map<std::pair<DeviceKind, int>, std::vector<Owned>> idle_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-/// A workspace for the time of a call. If the call fails, the device may still use it: then it is
+/// A workspace for the duration of a call. If the call fails, the device may still use it, so it is
 /// kept for ever.
 class LentWorkspace {
 public:

@@ -5,13 +5,13 @@
 
 namespace guozhuang::topology {
 
-/// The ranks of a group as a grid, as one of them sees it: a row is a host, a column has the ranks
-/// of one local rank. Hosts are in the order of their first ranks, the ranks of a host in the order
-/// of the group. A value; pure.
+/// The ranks of a group as a grid, seen from one of them: a row is a host, a column has the ranks
+/// with the same local rank. Hosts are in the order of their first ranks, the ranks of a host in
+/// the order of the group. A value; pure.
 class HostGrid {
 public:
     /// `hosts`: the host of each world rank. `ranks`: world ranks by group rank. `rank`: the world
-    /// rank of the one that looks, which is in the group.
+    /// rank from which the grid is seen, one of the group.
     HostGrid(std::span<const int> hosts, std::span<const int> ranks, int rank);
     /// The group of all ranks.
     HostGrid(std::span<const int> hosts, int rank);
@@ -23,7 +23,7 @@ public:
     /// If the grid is even: the world ranks, one of each host, that have this rank's local rank.
     /// Otherwise empty.
     const std::vector<int>& across() const noexcept { return across_; }
-    /// The number of this rank's host among the group's hosts, which is its rank in across(), too.
+    /// The number of this rank's host among the group's hosts; also its rank in across().
     int cross_rank() const noexcept { return cross_rank_; }
     int hosts() const noexcept { return hosts_; }
     /// All world ranks, host after host: a ring in this order has as few hops between hosts as

@@ -138,9 +138,9 @@ std::string binding_warning(const Machine& machine, int wanted) {
 
 base::WaitSettings wait_settings(int ranks, int cores) noexcept {
     base::WaitSettings settings;
-    // Long enough for an answer that is on its way, and short for the rank that has to send it and
-    // needs the core. (4 bytes around 4 ranks on 2 cores: p50 17 to 35 us if every wait sleeps at
-    // once, mostly below 1 us with 5 us; longer spins were not measurably better.)
+    // Long enough for an answer in flight, and short for the rank that must send it and needs the
+    // core. (4 bytes around 4 ranks on 2 cores: p50 17 to 35 us if every wait sleeps at once,
+    // mostly below 1 us with 5 us; longer spins were not measurably better.)
     if (ranks > cores) settings.spin = std::chrono::microseconds(5);
     settings.yields = ranks > cores;
     return settings;

@@ -16,8 +16,8 @@ using CoreMask = std::array<std::uint64_t, 16>;
 
 int count(const CoreMask& mask) noexcept;
 
-/// The hardware under this process. Sizes are bytes. A size or count that the system does not tell
-/// keeps the value given here.
+/// The hardware under this process. Sizes are bytes. A size or count that the system does not
+/// report keeps the value given here.
 struct Machine {
     /// Physical cores in the calling thread's affinity mask (hardware threads where unknown).
     CoreMask cores{};
@@ -30,7 +30,7 @@ struct Machine {
     int threads = 1;               ///< hardware threads in the affinity mask
     /// The hardware threads that this process would have if it were not bound.
     int host_threads = 1;
-    /// Whether hwloc has told them. If not, only the affinity mask is real.
+    /// Whether hwloc has reported them. If not, only the affinity mask is real.
     bool known = false;
 };
 
@@ -41,7 +41,7 @@ Machine discover();
 /// The result of discover(), which the first call runs. Any thread.
 const Machine& this_machine();
 
-/// How many cores this process may use: those of its mask, within its quota.
+/// How many cores this process may use: the cores in its mask, within its quota.
 int usable_cores(const Machine& machine);
 
 /// One line for users: "2 cores, L2 1024 KiB each, last-level cache 32 MiB shared by 2, 1 NUMA
@@ -49,12 +49,12 @@ int usable_cores(const Machine& machine);
 std::string describe(const Machine& machine);
 
 /// A warning if the process computes with `wanted` threads and is bound to fewer hardware threads;
-/// else empty. The coordinator needs no thread of its own: it sleeps while a caller waits, and
+/// otherwise empty. The coordinator needs no thread of its own: it sleeps while a caller waits, and
 /// while nothing is pending.
 std::string binding_warning(const Machine& machine, int wanted);
 
 /// How ranks should wait on a host on which `ranks` ranks may use `cores` cores together. They spin
-/// for long only if each has its own core: otherwise a rank that spins keeps the one that it waits
+/// for long only if each has its own core; otherwise a spinning rank keeps the one that it waits
 /// for from running.
 base::WaitSettings wait_settings(int ranks, int cores) noexcept;
 

@@ -33,9 +33,10 @@ double quota_of(const fs::path& group, bool unified) {
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/// Looks for the smallest quota, from the group `below` the mounted `top` up to `top`. Takes the
-/// outer of equal quotas, which more processes share. In a container the name may be that of the
-/// group on the host, which leads nowhere here: the mounted top is the container's own group.
+/// Looks for the smallest quota, from the group `below` the mounted `top` up to `top`. It takes the
+/// outer one of equal quotas, which more processes share. In a container the name may be the
+/// group's name on the host, which does not exist here: the mounted top is the container's own
+/// group.
 void look_upwards(const fs::path& top, fs::path below, bool unified, double& least, Quota& found) {
     for (;; below = below.parent_path()) {
         const auto group = below.empty() ? top : top / below;

@@ -19,7 +19,7 @@ struct Quota {
 Quota cpu_quota(const std::filesystem::path& root = "/");
 
 /// How many of `cores` cores processes with these quotas can use together; those of one group share
-/// its quota. If one has no quota: all.
+/// its quota. All of them if one process has no quota.
 int cores_within(int cores, std::span<const Quota> quotas);
 
 }  // namespace guozhuang::topology

@@ -13,14 +13,13 @@ inline std::vector<int> all_ranks(int size) {
     return ranks;
 }
 
-/// On which host each rank of the job is, as one rank sees it. HostGrid makes a grid of it. A
-/// value.
+/// The host of each rank of the job, seen from one rank. HostGrid makes a grid of it. A value.
 struct Topology {
     int rank = 0;  ///< this rank, in the world
     /// The host of each rank, the same on all ranks; hosts are numbered in the order of their first
     /// ranks.
     std::vector<int> host_of = {0};
-    /// Whether there are more ranks than cores on this one's machine; the same on all of its ranks.
+    /// Whether this rank's machine has more ranks than cores; the same on all of its ranks.
     bool ranks_share_cores = false;
 
     int size() const noexcept { return static_cast<int>(host_of.size()); }

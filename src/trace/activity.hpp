@@ -12,7 +12,7 @@ namespace guozhuang::trace {
 /// A short text that a process writes now and then, and that others may read at any time in memory
 /// that they share. A reader gets the whole text or nothing: a writer may have died half-way.
 /// Writing costs nanoseconds and never waits; if two threads write at a time, one is ignored.
-/// Readers check lengths, and replace what does not print by question marks. Any thread.
+/// Readers check lengths, and replace unprintable characters by question marks. Any thread.
 class Note {
 public:
     /// A longer text is cut and ends with a hash of the whole, so texts that differ still do.
@@ -25,7 +25,7 @@ public:
     struct Content {
         std::string kind, text;
     };
-    /// Empty if nothing is written, or if it cannot be read.
+    /// Empty if nothing was written, or if it cannot be read.
     std::optional<Content> read() const;
 
 private:
@@ -54,7 +54,7 @@ struct alignas(64) Activity {
     Note running;
     /// Operations that are overdue on this rank, in all its process sets; as many as fit.
     std::array<WaitingSlot, 64> waiting;
-    /// How many more were overdue at the last look, and did not fit.
+    /// The number of further operations that were overdue at the last look and did not fit.
     std::atomic<std::int64_t> unlisted_count{0};
     /// Why the rank has quit without waiting for the others.
     Note quit_reason;
@@ -66,7 +66,7 @@ struct alignas(64) Activity {
 struct RankStatus {
     const Activity* activity = nullptr;  ///< valid as long as the rank's doorbell
     std::string process;                 ///< for messages: "pid 7, stopped"
-    bool is_stopped = false;             ///< it can write nothing then
+    bool is_stopped = false;             ///< then it writes nothing
 };
 
 /// Takes a slot of this rank's activity, until its `taken` is cleared; null if all are taken. Any

@@ -43,7 +43,7 @@ std::string Timeline::start(const std::string& directory, const TimelineOwner& o
     const base::Lock lock(control_mutex_);
     if (on()) return fmt::format("'{}' is being recorded", path_);
     finish();
-    std::error_code ignored;  // it matters only whether there is a directory now
+    std::error_code ignored;  // only the existence of the directory matters
     std::filesystem::create_directories(directory, ignored);
     path_ = fmt::format("{}/rank{}.json", directory, owner.rank);
     file_ = std::make_unique<TraceFile>(path_);
@@ -77,7 +77,7 @@ void Timeline::finish() noexcept {
     base::join(thread_);
     file_.reset();
     const base::Lock lock(records_mutex_);
-    records_ = {};  // without capacity, so later records are left out
+    records_ = {};  // without capacity, so later records are dropped
 }
 
 void Timeline::begin_now(const void* request, std::string_view name, std::string_view phase,

@@ -28,10 +28,9 @@ struct TimeSpan {
 /// docs/timeline.md shows what is in it. Any thread. Recording never throws and never waits for a
 /// disk.
 ///
-/// While it is off, each call below only looks at a flag. While it is on, a call notes the time and
-/// copies a record under a lock that is held for moments. A thread of the timeline writes the
-/// records as text, ten times a second. Records that it is too slow for are lost, and the trace
-/// says how many.
+/// While it is off, each call below only reads a flag. While it is on, a call notes the time and
+/// copies a record under a lock held for moments. The timeline's thread writes the records as text,
+/// ten times a second. If it is too slow, records are lost, and the trace says how many.
 class Timeline {
 public:
     Timeline();
@@ -39,16 +38,16 @@ public:
     Timeline(const Timeline&) = delete;
     Timeline& operator=(const Timeline&) = delete;
 
-    /// Starts to record to rank2.json, a new file in that directory, which is created if need be.
+    /// Starts to record to rank2.json, a new file in that directory, which is created if necessary.
     /// Returns why it cannot, or nothing. If the file cannot be written later (the disk is full),
     /// logs one warning and stops.
     std::string start(const std::string& directory, const TimelineOwner& owner);
-    /// Stops recording, and writes what is left. Does nothing if nothing is recorded.
+    /// Stops recording, and writes the remaining records. Does nothing if nothing is recorded.
     void stop() noexcept;
     bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
 
-    /// A request begins, in the first of its phases. Its address identifies it until end(). `facts`
-    /// is called only if the timeline is on.
+    /// A request begins its first phase. Its address identifies it until end(). `facts` is called
+    /// only if the timeline is on.
     template <std::invocable Facts>
     void begin(const void* request, std::string_view name, std::string_view phase,
                Facts&& facts) noexcept {
@@ -65,7 +64,8 @@ public:
         if (on()) record({.kind = TimelineRecord::Kind::end, .failed = failed, .request = request});
     }
 
-    /// A slice on the row of that name, for what no thread did. The name of the slice is a literal.
+    /// A slice on the row of that name, for work that no thread did. The name of the slice is a
+    /// literal.
     void add_slice(std::string_view row, std::string_view name, const TimeSpan& time,
                    const TimelineFacts& facts) noexcept;
 

@@ -29,13 +29,13 @@ struct TimelineRecord {
     int thread = 0;                 ///< slice: whose row; the thread's number in the kernel
     const void* request = nullptr;  ///< its address
     std::int64_t from_ns = 0, at_ns = 0;
-    /// begin: the request's, as the user wrote it; slice: the row's, if it is no thread's
+    /// begin: the request's name, as the user wrote it; slice: the row's name, if no thread has it
     std::string name = {};
     std::string_view phase = {};  ///< begin, enter, slice: what it is called; a literal
     TimelineFacts facts = {};     ///< begin, slice
 };
 
-/// The rank whose timeline it is.
+/// The rank that a timeline belongs to.
 struct TimelineOwner {
     int rank = 0, ranks = 1;
 };

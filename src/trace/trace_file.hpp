@@ -6,9 +6,9 @@
 
 namespace guozhuang::trace {
 
-/// A JSON array in a file of its own, written as it grows. The closing bracket is written last. If
-/// the process is killed, the bracket is missing and the last element may be cut; the trace format
-/// allows that, and gz-timeline reads it. Not thread-safe.
+/// A JSON array in a file, written as it grows. The closing bracket is written last. If the process
+/// is killed, the bracket is missing and the last element may be cut; the trace format allows that,
+/// and gz-timeline reads it. Not thread-safe.
 class TraceFile {
 public:
     /// Creates the file, for its owner only. Throws std::system_error, also if there is a file or a
@@ -29,7 +29,7 @@ private:
     void write(std::string_view text);  ///< all of it, or nothing
 
     int descriptor_;
-    off_t end_ = 0;      ///< of what was written
+    off_t end_ = 0;      ///< of the written part
     bool empty_ = true;  ///< no element yet
 };
 

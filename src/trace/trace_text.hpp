@@ -19,12 +19,11 @@ class TraceText {
 public:
     explicit TraceText(const TimelineOwner& owner) : owner_(owner) {}
 
-    /// The first elements: version, rank and host, and two clocks read at the same time, by which
-    /// the traces of several hosts can be put together.
+    /// The first elements: version, rank and host, and two clocks read at the same time, with which
+    /// traces of several hosts can be merged.
     std::string head() const;
-    /// Elements for the records, which are in the order of their times. `lost`: how many records
-    /// after these were dropped. Then requests that are open are closed, since their ends may be
-    /// among them.
+    /// Elements for the records, which must be in order of time. `lost`: how many records after
+    /// these were dropped; if any, open requests are closed, since their ends may be among them.
     std::string of(std::span<const TimelineRecord> records, std::uint64_t lost);
 
 private:
@@ -48,7 +47,7 @@ private:
     const TimelineOwner owner_;
     std::string text_;
     std::map<int, int> threads_;           ///< the row of each
-    std::map<std::string, int> named_;     ///< the row of each that is no thread's
+    std::map<std::string, int> named_;     ///< rows that belong to no thread, by name
     std::map<const void*, Row> requests_;  ///< those that have not ended
     /// Free rows of requests, by process set; "" is the world.
     std::map<std::string, std::set<int>> free_;

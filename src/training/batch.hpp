@@ -11,22 +11,22 @@ namespace guozhuang {
 
 /// The progress of a GradientReducer since the last step(), which ends the batch.
 struct Batch {
-    /// By the first parameter with the same memory: the gradients that an earlier pass of the batch
-    /// has marked, so they are not zero.
+    /// The gradients that an earlier pass of the batch has marked, so they are not zero; by the
+    /// first parameter with the same memory.
     std::vector<bool> accumulated;
     std::vector<bool> marked;
     std::vector<std::size_t> missing;             ///< gradients that each bundle still waits for
-    std::vector<std::vector<StreamRef>> streams;  ///< on which those of each bundle were marked
+    std::vector<std::vector<StreamRef>> streams;  ///< by bundle: where its gradients were marked
     std::size_t complete_bundles = 0;
-    /// The bundle that is complete last. It is held back, so that each rank can still discard
-    /// the batch on all.
+    /// The last bundle to become complete. It is held back, so that each rank can still discard the
+    /// batch on all ranks.
     std::size_t last_bundle = 0;
     std::size_t marks = 0;
     int passes = 0;
     enum class State : std::uint8_t {
         open,
-        closing,  ///< the rest is sent now, and waited for next
-        closed,   ///< the last bundle is on its way, too
+        closing,  ///< sends the rest now; waits for it next
+        closed,   ///< the last bundle is sent, too
         synchronised
     };
     State state = State::open;
@@ -40,8 +40,8 @@ struct Batch {
     }
     std::exception_ptr failure = nullptr;  ///< of a hook
 
-    /// Begins anew. Allocates nothing but for the first batch: the others must not find this rank
-    /// in the batch before.
+    /// Begins the next batch. Allocates only for the first one: a failure would leave this rank in
+    /// the previous batch, unlike the others.
     void start(std::size_t parameters, const std::vector<std::size_t>& bundle_size) {
         accumulated.assign(parameters, false);
         marked.assign(parameters, false);

@@ -8,8 +8,8 @@
 
 namespace guozhuang {
 
-/// The bundles in which gradients of an optimizer travel, and an index of its parameters. Throws
-/// Error(invalid_argument) as GradientReducer's constructor says.
+/// The bundles in which an optimizer's gradients travel, and an index of its parameters. Throws
+/// Error(invalid_argument) as GradientReducer's constructor does.
 struct Bundles {
     /// The parameters must outlive this.
     Bundles(const std::vector<Parameter>& parameters, const OptimizerOptions& options);
@@ -20,7 +20,7 @@ struct Bundles {
     /// For each parameter, the first parameter whose gradient has the same memory: its bundle
     /// reduces both.
     std::vector<std::size_t> tied_to;
-    std::size_t uses_bundle = 0;  ///< the bundle in which ranks tell which gradients they use
+    std::size_t uses_bundle = 0;  ///< the bundle in which ranks say which gradients they use
     std::vector<std::vector<NamedTensor>> tensors;
 
 private:

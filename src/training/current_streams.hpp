@@ -7,8 +7,8 @@
 
 namespace guozhuang {
 
-/// The stream on which a trainer works now, for each device of its gradients, and of the values of
-/// parameters without one: at first the default one.
+/// The stream on which a trainer works now, for each device that holds its gradients, or values of
+/// parameters without a gradient. At first the device's default stream.
 class CurrentStreams {
 public:
     explicit CurrentStreams(std::span<const Parameter> parameters = {});

@@ -81,8 +81,8 @@ struct GradientReducer::State {
     OptimizerOptions options;
     BatchCalls calls;
     Bundles bundles;
-    /// On which gradients are marked and which wait for the averages: work enqueued on them next
-    /// finds these in the gradients.
+    /// The streams on which gradients are marked, and which wait for the averages: work that is
+    /// enqueued there next finds the averages in the gradients.
     CurrentStreams streams;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
@@ -91,7 +91,7 @@ struct GradientReducer::State {
 
     ValueCheck value_check{false, false};
     bool has_agreed = false;     ///< the plan holds the current agreements
-    std::uint64_t left_out = 0;  ///< batches that were reduced, but not stepped with
+    std::uint64_t left_out = 0;  ///< batches that were reduced, but skipped
     bool hooks_used = tracks_uses(), warned = false;
     SharingAdvice sharing_advice;
     int paused = 0;
@@ -175,7 +175,7 @@ void GradientReducer::State::mark(std::size_t parameter) {
         note_stream(parameter);
 }
 
-/// Its bundle, which is that of its memory, waits for the stream of its device.
+/// The bundle that reduces the gradient's memory waits for the stream of its device.
 void GradientReducer::State::note_stream(std::size_t parameter) {
     if (streams.all().empty()) return;
     const auto* const stream = streams.of(parameters[parameter].gradient.device);
@@ -194,7 +194,7 @@ void GradientReducer::State::complete(std::size_t parameter) {
     if (reducing != bundle) count_down(reducing);
 }
 
-/// Sends each bundle that is complete, but for the last.
+/// Sends each complete bundle except the last.
 void GradientReducer::State::count_down(std::size_t bundle) {
     if (--batch.missing[bundle] > 0) return;
     if (++batch.complete_bundles < plan->size())
@@ -204,7 +204,7 @@ void GradientReducer::State::count_down(std::size_t bundle) {
 }
 
 void GradientReducer::State::send(std::size_t bundle) {
-    // A rank that had joined has skipped steps too: all ranks count anew after a join.
+    // A rank that had joined has skipped steps, too, so all ranks count from 0 again after a join.
     if (bundle == 0 && !value_check.has_passed(*plan) && std::exchange(left_out, 0) != 0)
         has_agreed = false;
     if (bundle == 0 && (!has_agreed || value_check.is_due(*plan))) {
@@ -215,7 +215,7 @@ void GradientReducer::State::send(std::size_t bundle) {
                          .streams = batch.streams[bundle]});
 }
 
-/// To be called as early in a batch as this hears of it, before a trainer changes values.
+/// Called as early in a batch as possible, before a trainer changes values.
 void GradientReducer::State::note_values() {
     value_check.note_values(parameters, *plan, [&](const TensorView& value) {
         return hash(value, on_stream_of(value));
@@ -299,8 +299,8 @@ void GradientReducer::State::discard(std::string_view reason) {
     start_batch();
 }
 
-/// This rank does not step with a batch that all have reduced, so its parameters part from those of
-/// ranks that do. The next reduction finds that.
+/// This rank skips a batch that all ranks have reduced, so its parameters diverge from those of
+/// ranks that step. The next reduction finds that.
 void GradientReducer::State::leave_out() {
     ++left_out;
     has_agreed = false;
@@ -321,7 +321,7 @@ void GradientReducer::State::refuse_second_step() const {
                "called twice? (A batch without gradients is ended by discard().)");
 }
 
-/// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
+/// Sends all remaining bundles, including the last. If it cannot, all ranks discard the batch.
 void GradientReducer::State::close_batch(bool waits_next) {
     const auto discard_all = [this](std::string_view reason) {
         try {

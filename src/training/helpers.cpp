@@ -20,7 +20,7 @@
 namespace guozhuang {
 namespace {
 
-/// Runs `act`, which submits several operations: a rank that runs out of memory in the middle ends
+/// Runs `act`, which submits several operations. A rank that runs out of memory in the middle ends
 /// the job, because it cannot begin again alone.
 template <class Act>
 auto as_one(std::string_view what, const ProcessSet& process_set, const Act& act) try {
@@ -155,8 +155,9 @@ void require_same(const std::string& operation, std::span<const Parameter> param
     require_same(operation, "parameters", names, process_set);
 }
 
-/// Broadcasts all tensors at once. If one fails, waits for the others before it throws; but not
-/// for lack of memory, which ends the job: another rank may lack it for another tensor.
+/// Broadcasts all tensors at once. If one fails, waits for the others before it throws. Throws
+/// std::bad_alloc at once, which ends the job: another rank may run out of memory at another
+/// tensor.
 void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
                    const ProcessSet& process_set) {
     std::vector<Handle> handles;

@@ -22,7 +22,7 @@ bool is_on_host(const Parameter& parameter) {
     return parameter.has_gradient() && parameter.gradient.device.kind == DeviceKind::host;
 }
 
-/// Zeros like the gradients of a model, in memory of their own, and what reduces them.
+/// Zeros like the gradients of a model, in their own memory, and their reducer.
 class Trial {
 public:
     Trial(const std::vector<Parameter>& model, const OptimizerOptions& options)
@@ -36,8 +36,8 @@ public:
 
     const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
 
-    /// Reduces them some times, and adds the seconds of each but the first. All ranks begin
-    /// together.
+    /// Reduces them several times, and adds the seconds of each reduction except the first. All
+    /// ranks begin together.
     void take_turn(int reductions, std::vector<double>& seconds) {
         using Clock = std::chrono::steady_clock;
         for (int i = 0; i < reductions; ++i) {

@@ -9,7 +9,7 @@
 
 namespace guozhuang {
 
-/// Throws the error that the caller of an optimizer has made a mistake.
+/// Throws the error for a mistake of an optimizer's caller.
 [[noreturn]] inline void refuse(const std::string& optimizer, const std::string& problem,
                                 const std::string& tensor = {},
                                 const std::string& operation = "step") {

@@ -7,13 +7,13 @@
 
 namespace guozhuang {
 
-/// Times the first steps of an optimizer. Then its first rank says, at level info, what they cost
-/// if the gradients' memory is not shared, and could be.
+/// Times the first steps of an optimizer. Then, if the gradients' memory could be shared and is
+/// not, the first rank logs at level info what the steps cost.
 class SharingAdvice {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// A step of the plan's owner has waited so long for its tensors. A failure here costs the
+    /// A step of the plan's owner has waited this long for its tensors. A failure here loses the
     /// advice, not the step.
     void note_wait(Clock::duration time, const Plan& plan, const ProcessSet& ranks) noexcept;
 

@@ -8,9 +8,9 @@
 
 namespace guozhuang {
 
-/// Compares the values of parameters over the ranks: in the first batch, and in the first after
-/// each join, since ranks that had joined miss steps. Compared are the values at the start of the
-/// batch: a trainer may change them until step() and restore them, on each rank in its own way. One
+/// Compares the values of parameters between the ranks: in the first batch, and in the first after
+/// each join, since ranks that had joined miss steps. It compares the values at the start of the
+/// batch: until step() a trainer may change and restore them, on each rank in its own way. One
 /// thread at a time.
 class ValueCheck {
 public:
@@ -22,7 +22,7 @@ public:
     /// Whether the current batch compares values.
     bool is_due(const Plan& plan) const { return is_wanted_ && passed_ != plan.joins(); }
     void start_batch() noexcept { values_.reset(); }
-    /// Hashes the values if that is due and has not been done in this batch.
+    /// Hashes the values if a comparison is due and they have not been hashed in this batch.
     using HashOf = std::function<std::uint64_t(const TensorView& value)>;
     void note_values(const std::vector<Parameter>& parameters, const Plan& plan,
                      const HashOf& hash_of);

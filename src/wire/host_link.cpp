@@ -43,7 +43,7 @@ bool shows_token(int descriptor, const HostLink::Offer& offer, base::Deadline de
            shown == offer.token;
 }
 
-/// So that what is sent leaves at once, and a silent host is noticed after 30 s + 6 x 10 s.
+/// Makes bytes leave at once, and a silent host noticed after 30 s + 6 x 10 s.
 void set_options(int descriptor) noexcept {
     const auto set = [descriptor](int level, int option, int value) {
         setsockopt(descriptor, level, option, &value, sizeof value);
@@ -68,7 +68,7 @@ bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline dea
     return getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
 }
 
-/// Lists this host's addresses; first those of networks that may have other hosts.
+/// Lists this host's addresses, starting with networks that may have other hosts.
 void list_addresses(std::span<in_addr> addresses) {
     ifaddrs* list = nullptr;
     if (getifaddrs(&list) != 0) throw_unavailable("getifaddrs", errno);

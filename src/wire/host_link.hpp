@@ -15,7 +15,7 @@
 
 namespace guozhuang::wire {
 
-/// A socket. Children of fork() close it, so that it does not stay open when this process ends.
+/// A socket. Children of fork() close it, so that they do not keep it open when this process ends.
 class Socket {
 public:
     /// An IPv4 stream that does not block, or the given descriptor. Throws Error(unavailable).
@@ -33,9 +33,9 @@ private:
 };
 
 /// A TCP connection to a process of another host. The kernel ends it when that process ends, in
-/// whatever way, so it tells of a death that nobody on that host is left to tell. Only two things
-/// are sent through it: why a process quits, and that it has closed its session. A host that is cut
-/// off or without power ends the link after a minute and a half (keep-alive).
+/// whatever way, so it reveals a death that nobody on that host is left to report. Only two
+/// messages go through it: why a process quits, and that it has closed its session. If the host is
+/// cut off or loses power, the link ends after a minute and a half (keep-alive).
 class HostLink {
 public:
     /// Where a process listens, and the token that a connecting process must send. Plain bytes.
@@ -45,8 +45,8 @@ public:
         std::array<std::uint64_t, 2> token{};
     };
 
-    /// Tries each address in turn. The other end need not have accepted yet, and may be a wrong
-    /// process: the two agree by other means. Throws Error(unavailable).
+    /// Tries each address in turn. The other end need not have accepted yet, and may be the wrong
+    /// process: the caller must check that by other means. Throws Error(unavailable).
     HostLink(const Offer& offer, base::Deadline deadline);
     /// A connection that a HostListener has accepted.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
@@ -60,7 +60,8 @@ public:
     int descriptor() const noexcept { return socket_->descriptor(); }
     /// Tells the other end why this process quits, if the socket has room. Cuts a long reason.
     void say(std::string_view reason) noexcept;
-    /// Tells the other end that this process has closed its session: its end is no death.
+    /// Tells the other end that this process has closed its session, so that its end is not taken
+    /// for a death.
     void close() noexcept;
 
     // One thread at a time:

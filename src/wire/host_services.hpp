@@ -15,14 +15,14 @@ class HostServices {
 public:
     virtual ~HostServices() = default;
 
-    /// Where this rank writes what it is doing; the other ranks of its host read it.
+    /// The activity that this rank writes; the other ranks of its host read it.
     virtual trace::Activity& activity() noexcept = 0;
     /// The doorbell at which this rank waits.
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;
 
-    /// How many bytes each rank may use for staging data in shared memory. 0 on every rank, unless
-    /// on every host all ranks share memory.
+    /// How many bytes each rank may use for staging data in shared memory. 0 on every rank unless
+    /// the ranks of every host share memory.
     virtual std::size_t stage_bytes() const noexcept = 0;
     /// Counts bytes that this rank has written where others read them, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;

@@ -75,7 +75,7 @@ void refuse_lone_job(std::string_view mpi) {
                                 "this one: mpirun and the MPI library that this program is linked "
                                 "to do not belong together; use the mpirun of {} ({})",
                                 launcher->ranks, launcher->evidence, mpi, mpi, allowed));
-    // An mpirun of one process, perhaps within a step of several.
+    // An mpirun of one process, perhaps within a job step of several.
     if (number_in("OMPI_COMM_WORLD_SIZE") == 1 || number_in("PMI_SIZE") == 1) return;
     std::string doubt;
     for (const auto& other : other_launchers) {
@@ -85,7 +85,7 @@ void refuse_lone_job(std::string_view mpi) {
             "{} has started at least {} processes ({}), but this one is alone in its job, since "
             "{} does not know the others: {} ({})",
             other.name, launcher->ranks, launcher->evidence, mpi, other.instead, allowed);
-        // People set WORLD_SIZE and RANK themselves, too, for torch.distributed.
+        // Users also set WORLD_SIZE and RANK themselves, for torch.distributed.
         if (std::string_view(other.size == nullptr ? "" : other.size) == "WORLD_SIZE" &&
             !base::environment("TORCHELASTIC_RUN_ID"))
             doubt = "it seems that " + problem;

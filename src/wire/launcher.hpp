@@ -16,8 +16,8 @@ struct Launcher {
 std::optional<Launcher> find_mpi_launcher();
 
 /// For a job that has one rank: throws Error(unavailable) if the environment says that a launcher
-/// has started several processes, each of which would be such a job, and nobody would notice. Logs
-/// a warning if it may be so. `mpi` is the library's name.
+/// has started several processes; each would be such a job, and nobody would notice. Logs a warning
+/// if that is possible but not certain. `mpi` is the library's name.
 void refuse_lone_job(std::string_view mpi);
 
 }  // namespace guozhuang::wire

@@ -23,8 +23,8 @@ struct Tag {
     friend bool operator==(const Tag&, const Tag&) = default;
 };
 
-/// The context of what belongs to the job and not to a process set: the handshake, in the control
-/// lane, and the notice that the job is aborted, in that of host data. No process set has it.
+/// The context of messages that belong to the job and not to a process set: the handshake, in the
+/// control lane, and the abort notice, in the lane of host data. No process set has it.
 inline constexpr std::uint16_t job_context = 0xfff;
 
 /// The longest control message. A longer one is corrupt.
@@ -35,7 +35,7 @@ inline constexpr std::size_t max_control_bytes = (std::size_t{64} << 20) + 64;
 /// fails; once messages have been abandoned, throws what has ended the job.
 class Messages {
 public:
-    /// A message in flight; a value that is handed back to test(). 0 is none.
+    /// A message in flight; pass it to test(). 0 is none.
     struct Ticket {
         std::uint64_t id = 0;
     };
@@ -44,8 +44,8 @@ public:
         std::vector<std::byte> bytes;
     };
 
-    /// Data that this rank has so far sent in messages (without control messages) or written where
-    /// other ranks read it.
+    /// Data that this rank has sent so far in messages (without control messages) or has written
+    /// where other ranks read it.
     struct Traffic {
         std::uint64_t bytes = 0;
         std::uint64_t messages = 0;
@@ -61,7 +61,7 @@ public:
     /// length. Wakes the receiver if it has a doorbell that this rank can ring.
     virtual Ticket send(int to, Tag tag, std::span<const std::byte> bytes) = 0;
     virtual Ticket receive(int from, Tag tag, std::span<std::byte> bytes) = 0;
-    /// True if the message is complete, or the ticket is none. The ticket is then none. Drives
+    /// True if the message is complete, or the ticket is empty. Resets the ticket then. Drives
     /// progress.
     virtual bool test(Ticket& ticket) = 0;
 

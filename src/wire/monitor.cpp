@@ -42,7 +42,7 @@ Monitor::Monitor(const std::vector<WatchedProcess>& processes,
         base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
     files_.push_back({stop_file_, POLLIN, 0});
-    // poll() passes over descriptors below 0.
+    // poll() ignores descriptors below 0.
     for (const Watch& each : watches_) files_.push_back({each.descriptor(), POLLIN, 0});
     try {
         thread_ = base::start_thread("gz-monitor", [this] { watch(); });
@@ -52,7 +52,7 @@ Monitor::Monitor(const std::vector<WatchedProcess>& processes,
     }
 }
 
-/// Returns an errno if the process can only be looked at from time to time, else 0.
+/// Returns an errno if the process can only be polled, otherwise 0.
 int Monitor::add(const WatchedProcess& process) {
     std::optional<base::ProcessFile> file;
     if (!process.link) file.emplace(process.id);

@@ -15,12 +15,12 @@
 
 namespace guozhuang::wire {
 
-/// Watches the processes of other ranks, on a thread of its own that never calls MPI.
+/// Watches the processes of other ranks, on its own thread, which never calls MPI.
 ///
-/// A process of this host that ends makes its pidfd readable; one of another host ends its link. If
-/// the system gives no pidfd (an old kernel, a sandbox, no descriptor left), the thread logs a
-/// warning and looks at /proc ten times a second. A process that is not visible (it is in another
-/// container) is not watched, with a warning.
+/// When a process of this host ends, its pidfd becomes readable; when one of another host ends, its
+/// link ends. If the system gives no pidfd (an old kernel, a sandbox, no descriptor left), the
+/// thread logs a warning and looks at /proc ten times a second. It warns of processes that it
+/// cannot see (in another container), and does not watch them.
 class Monitor {
 public:
     struct WatchedProcess {
@@ -35,11 +35,11 @@ public:
         std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
-    /// Calls `on_end` on its thread for each process that ends, until `on_end` returns true: then
-    /// nothing more is watched. `level`: for messages about processes that it cannot watch well.
+    /// Calls `on_end` on its thread for each process that ends, until `on_end` returns true; then
+    /// it watches no more. `level`: for messages about processes that it cannot watch well.
     Monitor(const std::vector<WatchedProcess>& processes, std::function<bool(const End&)> on_end,
             LogLevel level = LogLevel::warning);
-    /// Ends the thread, after a call of `on_end` that is running.
+    /// Waits for a running call of `on_end`, then ends the thread.
     ~Monitor();
     Monitor(const Monitor&) = delete;
     Monitor& operator=(const Monitor&) = delete;

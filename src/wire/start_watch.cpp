@@ -22,8 +22,8 @@ constexpr const char* thread_name = "gz-starting";
 // The pause between looks at all processes: at least this long, and this many times a look.
 constexpr auto shortest_pause = std::chrono::milliseconds(500);
 constexpr int look_times_per_pause = 20;
-// Names of the library's threads in /proc. A rank that has one of them has come: its session has
-// begun, or is about to.
+// Names of the library's threads in /proc. A rank that has one of them counts as started: its
+// session has begun, or is about to.
 constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n",
                                                            "gz-coordinator\n"};
 
@@ -180,7 +180,7 @@ Variables told_by_launcher() {
 void refuse_child_of_rank() {
     const auto told = told_by_launcher();
     const auto rank = first_number(told, rank_names);
-    // A job of Slurm's may have several launchers in it, each of which counts ranks from 0.
+    // A Slurm job may contain several launchers, and each counts ranks from 0.
     if (!rank || !(told.contains("PMIX_NAMESPACE") || told.contains("OMPI_MCA_orte_ess_jobid")))
         return;
     for (int pid = parent_of(static_cast<int>(base::this_process().pid)); pid > 1;

@@ -15,7 +15,7 @@ namespace guozhuang::wire {
 
 /// Job and rank of a process, from the variables that its launcher has set.
 struct LaunchedRank {
-    /// Variables that are not in processes of other jobs: "PMIX_NAMESPACE=1234".
+    /// Variables that processes of other jobs do not have: "PMIX_NAMESPACE=1234".
     std::vector<std::string> job;
     int rank = 0;
     int size = 1;        ///< ranks of the job
@@ -27,19 +27,19 @@ std::optional<LaunchedRank> find_launched_rank(
 /// The same for this process's environment.
 std::optional<LaunchedRank> find_launched_rank();
 
-/// Throws Error(unavailable) if one of the processes that have started this one has a session as
-/// the rank that this one's environment names: a worker or helper of a rank inherits the launcher's
-/// variables, and MPI would end it with words of its own.
+/// Throws Error(unavailable) if an ancestor of this process has a session as the rank that this
+/// process's environment names: a worker or helper of a rank inherits the launcher's variables, and
+/// MPI would end it with a message of its own.
 void refuse_child_of_rank();
 
-/// Reports which ranks keep a session from beginning. The others wait for them inside MPI, in
-/// silence; nothing here needs MPI.
+/// Reports which ranks keep a session from starting. The others wait for them silently inside MPI;
+/// nothing here needs MPI.
 ///
-/// While it lives, it has a thread, whose name in /proc shows other ranks of this host that this
-/// rank has come. After `warn`, and then whenever it has waited twice as long, the thread looks for
-/// the job's other processes; the lowest rank that waits on a host logs which are missing. After
-/// `limit` it ends this process with the same text, and so it does as soon as a rank that had
-/// processes on this host has none any more. A rank that has had none yet may be slow.
+/// While it lives it has a thread; the thread's name in /proc shows other ranks of this host that
+/// this rank has started its session. After `warn`, and again each time the wait has doubled, the
+/// thread looks for the job's other processes; the lowest waiting rank of a host logs which are
+/// missing. After `limit`, or as soon as a rank that had processes on this host has none left, it
+/// ends this process with the same text. A rank that has had none yet may be slow.
 class StartWatch {
 public:
     struct Limits {
@@ -47,7 +47,7 @@ public:
         std::chrono::milliseconds limit{0};  ///< 0: none
     };
 
-    /// `end_job`: see base::end_process. If no thread can be started, nothing is watched.
+    /// `end_job`: see base::end_process. Without a thread it watches nothing.
     StartWatch(std::optional<LaunchedRank> self, const Limits& limits, void (*end_job)()) noexcept;
     /// Ends the thread.
     ~StartWatch();

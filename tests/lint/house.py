@@ -8,8 +8,9 @@
     house.py sizes        functions have at most 60 lines, and nine in ten at most 20; files have at
                           most 500; classes at most 20 data members; lines of code, comments and
                           Markdown at most 100 columns
-    house.py words        no name, comment or page has a word that the house has given up, and
-                         no sentence of them opens without its subject
+    house.py words        no name, comment or page has a word that the house has given up, no
+                         sentence of them opens without its subject, and none has a stream "of the
+                         user's"
     house.py links        every relative link of a Markdown file leads somewhere, and every page of
                           docs is linked
     house.py self-test    each rule finds what it is there to find
@@ -461,14 +462,40 @@ OPENING = re.compile(
 )
 
 
-def check_openings(path, text):
+def sentences(path, text):
+    """The prose without the marks of comments. A comment behind code ends the one before it."""
     prose = code_and_prose(path, text)[1]
     if path.endswith(C_SUFFIXES):
         prose = re.sub(r"//+<", lambda mark: "." + " " * (len(mark[0]) - 1), prose)
         prose = re.sub(r"//[/!]?", lambda mark: " " * len(mark[0]), prose)
+    return prose
+
+
+def check_openings(path, text):
+    prose = sentences(path, text)
     for match in OPENING.finditer(prose):
         text = " ".join(prose[match.start(1) : match.start(1) + 40].split())
         yield line_at(prose, match.start(1)), f"say first who does it: {text} ..."
+
+
+# "A stream of the user's", "memory of the library's own": an owner without the thing behind it. The
+# words that may follow the owner belong to the rest of the sentence, so no thing comes any more;
+# but "of the sender's and the receiver's tensors" has one.
+OWNER = re.compile(
+    r"(?<!instead\s)(?<!because\s)\bof\s+(?:(?:the|an?|this|that|its|each|every|some)\s+)?"
+    r"(?!(?:it|that|what|who|there|here)'s\b)\w+'s(?:\s+own)?"
+    r"(?=\s*(?:[.,;:!?)]|\Z)|\s+(?:and|or|that|which|whose|is|are|was|were|has|have|may|can|must"
+    r"|in|on|for|with|to|from|at|by|as|if|when|while|until|it|they|so|than|the|an?)\b)"
+    r"(?!\s+(?:and|or)\s+(?:the\s+)?\w+'s\s+\w)"
+)
+OWNER_FOLDERS = ("include/", "src/", "collectives/", "tests/support/")
+
+
+def check_owners(path, text):
+    prose = sentences(path, text)
+    for match in OWNER.finditer(prose):
+        text = " ".join(match[0].split())
+        yield line_at(prose, match.start()), f"say it as \"the user's stream\": ... {text}"
 
 
 def words():
@@ -477,6 +504,10 @@ def words():
             yield from ((path, *finding) for finding in check_words(path, text))
         if path.endswith(C_SUFFIXES + (".md",)):
             yield from ((path, *finding) for finding in check_openings(path, text))
+        if path.endswith(".md") or (
+            path.endswith(C_SUFFIXES) and path.startswith(OWNER_FOLDERS)
+        ):
+            yield from ((path, *finding) for finding in check_owners(path, text))
 
 
 # --- links ----------------------------------------------------------------------------------------
@@ -582,6 +613,14 @@ SELF_TEST = [
     ("openings", "src/a.hpp", "/// Ends. What for? Often that of a.\nf(\"What is\");\n", 0),
     ("openings", "docs/a.md",
      "# What it costs\n\n- Those\n- one\n\n| Which a | b |\n```\nWhat\n```\n", 3),
+    ("owners", "src/a.hpp",
+     "/// A stream of the user's. Copies in memory of the library's\n/// own, of CUDA's or\n"
+     "/// of a rank's own that is free.\nint a;  ///< of the caller's\n", 5),
+    ("owners", "src/a.hpp",
+     "/// Of the user's tensors, a thread's own faults, the sender's and the receiver's tensors.\n"
+     "/// Part of the sender's and the receiver's tensors, of the program's own threads. It is\n"
+     "/// instead of MPI's: so it's full of what's in it.\nf(\"of the user's\");\n", 0),
+    ("owners", "docs/a.md", "A stream of the\nuser's, and `one of b's`.\n```\nof b's.\n```\n", 1),
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),
@@ -597,6 +636,7 @@ def self_test():
         "sizes": check_sizes,
         "words": check_words,
         "openings": check_openings,
+        "owners": check_owners,
         "width": check_width,
     }
     for number, (rule, path, text, expected) in enumerate(SELF_TEST):

@@ -169,9 +169,7 @@ TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
     CHECK(problems_here(reduce_scatter_sweep) == "");
 }
 
-// Four messages from everybody to everybody, received in the opposite order, by tag; then three
-// under one tag. The bytes are those that were sent.
-TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
+TEST_CASE("results in the caller's memory, also where some ranks give none or of a wrong size") {
     for (const auto& body : all_output_cases) CHECK(problems_here(body) == "");
 }
 
@@ -180,6 +178,8 @@ TEST_CASE("results in place, and splits of reduce_scatter") {
     for (const auto& body : all_in_place_cases) CHECK(problems_here(body) == "");
 }
 
+// Every rank sends four messages to every rank, received by tag in the opposite order; then three
+// under one tag. The bytes received are those that were sent.
 TEST_CASE("messages between all ranks, told apart by tag, in order within one") {
     CHECK(problems_here(message_sweep) == "");
     CHECK(problems_here(messages_in_order) == "");

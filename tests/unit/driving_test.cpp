@@ -108,7 +108,7 @@ TEST_CASE("an all_gather moves what every rank sends") {
 }
 
 TEST_CASE(
-    "a caller that waits for a bundle of the coordinator's is not woken by news from other ranks") {
+    "a caller that waits for the coordinator's bundle is not woken by news from other ranks") {
     HeldBundles bundles;
     wire::InprocHub hub(1);
     auto transport = hub.transport(0);

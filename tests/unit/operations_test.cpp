@@ -230,7 +230,7 @@ TEST_CASE("the same sums from run to run") {
     for (const int ranks : {2, 3}) CHECK(problems_among(ranks, repeated_allreduces) == "");
 }
 
-TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
+TEST_CASE("results in the caller's memory, also where some ranks give none or of a wrong size") {
     for (const int ranks : rank_counts({1, 2, 3, 4}))
         for (const auto& body : all_output_cases) CHECK(problems_among(ranks, body) == "");
 }

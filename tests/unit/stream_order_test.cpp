@@ -129,7 +129,7 @@ TEST_CASE("process sets that overlap are used crosswise") {
     }
 }
 
-TEST_CASE("results on a device go to memory of the caller's, also where some ranks give none") {
+TEST_CASE("results on a device go to the caller's memory, also where some ranks give none") {
     for (const int ranks : rank_counts({1, 2, 3, 4}))
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
                   const auto among = Among(session).on({DeviceKind::cuda, 0});

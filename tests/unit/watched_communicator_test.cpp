@@ -102,7 +102,7 @@ std::string refusal(WatchedCommunicator& communicator) {
 
 }  // namespace
 
-TEST_CASE("a failure of NCCL's in the background fails the bundle that is on its way") {
+TEST_CASE("a failure of NCCL in the background fails the bundle that is on its way") {
     const FakeInUse watched;
     const auto bundle = std::make_shared<RecordedBundle>();
     watched.communicator->watch(bundle);

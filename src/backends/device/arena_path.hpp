@@ -13,12 +13,12 @@
 
 namespace guozhuang::backends {
 
-/// Moves tensors through the arenas of the ranks' devices, by the operations of `Way`, which are in
-/// collectives/device.
+/// Moves tensors through the arenas of the ranks' devices, by the operations of `Way`
+/// (collectives/device).
 template <class Way>
 class ArenaPath final : public Path {
 public:
-    /// The arenas are shared, as far as the way needs them.
+    /// `arenas`: share() has succeeded, for the peers that `Way` reads.
     ArenaPath(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerArenas> arenas,
               const Results& results)
         : driver_(std::move(driver)), arenas_(std::move(arenas)), results_(results) {}
@@ -51,10 +51,10 @@ private:
     const std::shared_ptr<device::Driver> driver_;
     const std::shared_ptr<PeerArenas> arenas_;
     const Results& results_;
-    std::atomic<std::uint32_t> chunks_{0};  ///< that have been enqueued
+    std::atomic<std::uint32_t> chunks_{0};  ///< the next chunk's number
 };
 
-/// All ranks reach the arenas of all.
+/// Every rank reaches the arenas of all ranks.
 struct DirectWay {
     template <OperationKind kind>
     static constexpr auto operation() noexcept {
@@ -62,7 +62,7 @@ struct DirectWay {
     }
     static std::uint32_t time_of(std::uint32_t number, int) noexcept { return number; }
 };
-/// Each rank reaches that of its left neighbour.
+/// Each rank reaches the arena of its left neighbour.
 struct RingWay {
     template <OperationKind kind>
     static constexpr auto operation() noexcept {

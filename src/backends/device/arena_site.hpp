@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -27,9 +26,9 @@ public:
 
     struct Dependencies {
         device::Driver& driver;
-        PeerArenas& arenas;  ///< shared
+        PeerArenas& arenas;  ///< share() has succeeded
         const Results& results;
-        std::atomic<std::uint32_t>& chunks;  ///< how many have been enqueued
+        std::atomic<std::uint32_t>& chunks;  ///< the next chunk's number
     };
     ArenaSite(const Dependencies& dependencies, const engine::Bundle& bundle,
               device::Stream& stream)

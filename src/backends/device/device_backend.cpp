@@ -14,10 +14,10 @@
 
 namespace guozhuang::backends {
 
-/// The path is chosen before the bundle's turn, so that other sets' bundles need not wait for that.
-/// A rank that allocates alone, and so may wait for its device, does it in its turn, also if it has
-/// joined: before that, bundles of other sets that were launched here would wait for ranks whose
-/// turn waits for it.
+/// Chooses the path before the bundle's turn, so that other sets' bundles need not wait for the
+/// choice. A rank that allocates alone, and so may wait for its device, does so in the bundle's
+/// turn, even if it has joined: earlier, bundles of other sets that were launched here might wait
+/// for ranks whose turn waits for this rank.
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     if (chosen_ == nullptr) chosen_ = &choose(bundle->bundle());
     std::optional<LaunchTurn> turn;
@@ -30,7 +30,7 @@ void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device
 }
 
 Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
-    // The host adds up what it averages in i64.
+    // The host sums integer averages in i64.
     const bool is_for_host =
         !is_of_one_rank() && std::ranges::any_of(bundle.entries, [&](const auto& entry) {
             return device::averages_in_i64(bundle.description->op, entry.tensor.dtype);
@@ -40,7 +40,7 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
     return *staged_;
 }
 
-/// Says how much device memory a path has taken, NCCL's included. It compares free memory before
+/// Says how much device memory a path has taken, including NCCL's. It compares free memory before
 /// and after, so the number is wrong if others have allocated or freed memory meanwhile.
 std::string DeviceBackend::describe_use(std::optional<std::size_t> free_before) const {
     const auto free = deps_.maker.driver->free_memory(deps_.maker.device);
@@ -50,7 +50,8 @@ std::string DeviceBackend::describe_use(std::optional<std::size_t> free_before) 
                        (*free_before - *free + mib - 1) / mib);
 }
 
-/// The ranks try the candidates in the same order, and all of them fail or none.
+/// The ranks try the candidates in the same order, and each candidate fails on all ranks or on
+/// none.
 Path& DeviceBackend::choose(const engine::Bundle& first) {
     if (is_of_one_rank()) {
         deps_.report("none: there is one rank");

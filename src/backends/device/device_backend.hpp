@@ -15,16 +15,16 @@
 
 namespace guozhuang::backends {
 
-/// Moves a process set's tensors on a device. With the first bundle the ranks tell each other where
-/// their devices are, try the possible paths, and choose the one for all bundles. A bundle that
-/// this path cannot move takes the staged path.
+/// Moves a process set's tensors on a device. At the first bundle the ranks tell each other where
+/// their devices are, try the possible paths, and choose one for all bundles. A bundle that this
+/// path cannot move takes the staged path.
 class DeviceBackend final : public engine::StreamBackend {
 public:
     struct Dependencies {
         std::string set;  ///< its name for users
         PathConditions conditions;
-        /// Told once which path bundles take, with how much of the device's memory, and why no
-        /// better one.
+        /// Called once with the path that bundles take, how much device memory it uses, and why
+        /// there is no better one.
         std::function<void(const std::string&)> report;
         PathMaker::Dependencies maker;
     };
@@ -47,12 +47,13 @@ private:
     std::string describe_use(std::optional<std::size_t> free_before) const;
 
     const Dependencies deps_;
-    /// Ended after the maker, whose thread uses them. They use what the maker owns, but not to end.
+    /// Destroyed after the maker, whose thread uses them. They use the maker's resources, but not
+    /// in their destructors.
     Paths paths_;
     PathMaker maker_;
     // Used only by the thread that drives.
     Path* chosen_ = nullptr;  ///< null before the first bundle
-    Path* staged_ = nullptr;  ///< for what that one does not move; null until it is needed
+    Path* staged_ = nullptr;  ///< for bundles that `chosen_` cannot move; null until needed
 };
 
 }  // namespace guozhuang::backends

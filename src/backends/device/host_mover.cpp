@@ -61,8 +61,8 @@ void HostMover::wait_for(device::Stream& stream, std::uint32_t chunk) {
 
 // --- on the thread -------------------------------------------------------------------------------
 
-/// Streams are let run on at the end, when nothing is moved any more: they copy into and out of the
-/// same memory.
+/// Unblocks the streams at the end, when nothing moves any more: they copy into and out of the same
+/// memory.
 void HostMover::move_loads() {
     while (const auto load = next_load()) {
         const bool moved = load->bundle->attempt([&] { move(*load); });
@@ -71,11 +71,11 @@ void HostMover::move_loads() {
         failed_ = load;  // the job is over
         base::wait_until(bell_, wait_, [&] { return released_ || stopped_; });
     }
-    // Past the number of every chunk that is or will be waited for.
+    // Past the number of every chunk that a stream waits for, now or later.
     device::advance(*moved_, std::numeric_limits<std::int32_t>::max() / 2);
 }
 
-/// Null when the thread is to end.
+/// Null when the thread must end.
 std::shared_ptr<HostMover::Load> HostMover::next_load() {
     base::WaitLoop wait_loop(bell_, wait_);
     while (!released_ && !stopped_) {
@@ -102,7 +102,7 @@ bool HostMover::is_copied_in(std::uint32_t chunk) const {
            !deps_.paths.was_released();
 }
 
-/// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.
+/// Waits at its own bell: a ring of the rank's bell says nothing about the device.
 void HostMover::move(Load& load) {
     auto number = load.first;
     for (auto& chunk : load.chunks) {

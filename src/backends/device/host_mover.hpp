@@ -16,9 +16,9 @@
 
 namespace guozhuang::backends {
 
-/// A thread that moves chunks in pinned memory among ranks, by the algorithms of the host: each
-/// when a stream has copied it in, and before one copies it out. It meets the streams by words of
-/// pinned memory, each of which counts chunks; so it calls nothing of the device's.
+/// A thread that moves chunks in pinned memory among ranks, by the host algorithms: each chunk
+/// after a stream has copied it in and before it is copied out. It synchronises with the streams
+/// through words in pinned memory that count chunks, so it makes no device calls.
 class HostMover {
 public:
     struct Dependencies {
@@ -26,13 +26,13 @@ public:
         int device = 0;  ///< its index
         base::Doorbell& doorbell;
         base::WaitSettings wait;
-        /// The paths of the process set. Once one of them was released, no chunk is moved any more,
-        /// since streams may copy in garbage.
+        /// The paths of the process set. After the release of one of them the mover moves no more
+        /// chunks, since streams may copy in garbage.
         const Paths& paths;
         /// Keeps the owner of the backends and the doorbell alive.
         std::shared_ptr<void> owner;
     };
-    /// A part of a bundle that is moved at once, as a bundle of host tensors.
+    /// A part of a bundle that moves as one, as a bundle of host tensors.
     struct Chunk {
         std::vector<TensorView> tensors;
         std::vector<Result> results;
@@ -52,15 +52,16 @@ public:
     HostMover(const HostMover&) = delete;
     HostMover& operator=(const HostMover&) = delete;
 
-    /// Loads are moved in the order in which the thread that drives adds them. Returns the number
-    /// of the first chunk; the others follow.
+    /// Loads move in the order in which the thread that drives adds them. Returns the number of the
+    /// first chunk; the others follow.
     std::uint32_t add(Load load);
-    /// The stream has copied the chunk in; it is to wait until the chunk is moved.
+    /// Tells the mover that the stream has copied the chunk in, and makes the stream wait until the
+    /// chunk has moved.
     void announce(device::Stream& stream, std::uint32_t chunk);
     void wait_for(device::Stream& stream, std::uint32_t chunk);
 
-    /// Lets streams run on that wait for a chunk, now and later, as soon as the thread, which ends,
-    /// moves nothing any more. Any thread.
+    /// Ends the thread. As soon as it has stopped moving, unblocks the streams that wait for a
+    /// chunk, now or later. Any thread.
     void release() noexcept;
     /// Ends the thread.
     void stop() noexcept;

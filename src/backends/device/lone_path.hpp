@@ -7,7 +7,7 @@
 
 namespace guozhuang::backends {
 
-/// For a process set of one rank: nothing moves but results to their places.
+/// For a process set of one rank: copies results to their memory, and scales.
 class LonePath final : public Path {
 public:
     LonePath(std::shared_ptr<device::Driver> driver, const Results& results)

@@ -22,8 +22,8 @@ constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::s
 /// How long NCCL may take to abort a communicator.
 constexpr auto abort_limit = std::chrono::seconds(5);
 
-/// Nobody rings when NCCL has enqueued a group, which takes it microseconds as a rule: so no sleep
-/// is longer than the first one, or a 64th of the wait so far.
+/// Nobody rings when NCCL has enqueued a group, which usually takes microseconds, so no sleep is
+/// longer than the first one, or a 64th of the wait so far.
 base::WaitSettings settings_for_a_group(base::WaitSettings settings) {
     settings.sleep_limit = settings.sleep_first;
     settings.long_sleep_limit = std::chrono::milliseconds(10);
@@ -33,7 +33,7 @@ base::WaitSettings settings_for_a_group(base::WaitSettings settings) {
 /// While ranks connect.
 constexpr auto between_rounds = std::chrono::milliseconds(10);
 
-/// Joins tensors that follow each other in memory.
+/// Joins tensors that are adjacent in memory.
 std::vector<std::span<std::byte>> runs_of(std::span<const std::span<std::byte>> tensors) {
     std::vector<std::span<std::byte>> runs;
     for (const auto& tensor : tensors) {
@@ -74,7 +74,7 @@ void NcclPath::stop() noexcept {
 }
 
 /// Rank 0 makes the communicator's id. NCCL connects in the background, and if it fails on one rank
-/// the others would wait for that: so they tell each other again and again how far they are.
+/// the others would wait for that rank, so they repeatedly exchange their state.
 std::optional<wire::SharingFailure> NcclPath::connect(const RankExchange& ranks) {
     const auto gather = [&](const auto& own) { return ranks.gather(own); };
     if (auto failure = wire::share_together(
@@ -109,7 +109,7 @@ void NcclPath::throw_late() const {
                                                 base::list_ranks(deps_.group.ranks), seconds));
 }
 
-/// Throws why the job ends, if it does in that time.
+/// Throws the cause if the job ends within that time.
 void NcclPath::wait_for_end(std::chrono::milliseconds limit) const {
     auto waiting = deps_.group;
     waiting.deadline = base::Clock::now() + limit;
@@ -119,7 +119,7 @@ void NcclPath::wait_for_end(std::chrono::milliseconds limit) const {
     }
 }
 
-/// Returns when NCCL has enqueued the calls, so that what is enqueued next is behind them.
+/// Returns when NCCL has enqueued the calls, so that later work is behind them.
 void NcclPath::group(const std::function<void(device::NcclCommunicator&)>& calls) {
     const auto connected = communicator();
     try {
@@ -134,7 +134,7 @@ void NcclPath::group(const std::function<void(device::NcclCommunicator&)>& calls
 
 // --- bundles -------------------------------------------------------------------------------------
 
-/// Follows from sizes and dtypes alone, since the ranks must make the same calls in the same groups
+/// Depends only on sizes and dtypes, since the ranks must make the same calls in the same groups
 /// wherever their tensors lie.
 std::vector<NcclPath::Round> NcclPath::rounds_of(const engine::Bundle& bundle) {
     std::vector<Round> rounds(1);
@@ -176,7 +176,7 @@ void NcclPath::find_memory(Round& round) {
     }
 }
 
-/// A copy of memory onto itself finishes it where it lies.
+/// A copy of memory onto itself finishes it in place.
 void NcclPath::copy(std::vector<device::Copy> copies, const device::Finish& finish,
                     device::Stream& stream) {
     if (finish.is_identity())
@@ -192,8 +192,8 @@ void NcclPath::unpack(const Round& round, const device::Finish& finish, device::
     copy(copies_of(round, true), finish, stream);
 }
 
-/// Packed tensors are copied apart from each other even if they touch, since no copy of CUDA's may
-/// reach from one allocation into the next.
+/// Packed tensors are copied separately even if they touch, since a CUDA copy must not reach from
+/// one allocation into the next.
 std::vector<device::Copy> NcclPath::copies_of(const Round& round, bool back) {
     std::vector<device::Copy> copies;
     for (const auto& fused : round) {
@@ -211,7 +211,7 @@ std::vector<device::Copy> NcclPath::copies_of(const Round& round, bool back) {
     return copies;
 }
 
-/// The tensors themselves if there is no scale, since an input stays as it is.
+/// The tensors themselves if there is no scale, since inputs must not change.
 std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& bundle,
                                                           device::Stream& stream) {
     std::vector<std::span<std::byte>> inputs;

@@ -21,20 +21,20 @@
 
 namespace guozhuang::backends {
 
-/// Moves tensors on devices by NCCL, where every rank has a GPU of its own. A large tensor is moved
-/// where it lies. Small ones of one dtype are moved as one: where they lie if they follow each
-/// other, else packed into scratch. All calls for a round of tensors are one group of NCCL's.
+/// Moves tensors on devices by NCCL, if every rank has its own GPU. A large tensor is moved in
+/// place. Small ones of one dtype are moved as one: in place if they are adjacent, otherwise packed
+/// into scratch. All calls for a round of tensors form one NCCL group.
 class NcclPath final : public Path {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
         device::Nccl& nccl;
         int device = 0;      ///< its index
-        wire::Group group;   ///< of the process set; its waits are this path's
+        wire::Group group;   ///< of the process set; this path waits through it
         LaunchOrder& order;  ///< of the rank
         const Results& results;
         std::chrono::milliseconds connect_limit;
-        /// Keeps alive what the group is of.
+        /// Owns the resources that the group refers to.
         std::shared_ptr<void> owner;
     };
 
@@ -43,15 +43,16 @@ public:
     NcclPath(const NcclPath&) = delete;
     NcclPath& operator=(const NcclPath&) = delete;
 
-    /// Collective; ends alike on all ranks. Throws what ends the job. Before anything is enqueued.
+    /// Collective, with the same result on all ranks. Called before anything is enqueued. Throws
+    /// what ends the job.
     std::optional<wire::SharingFailure> connect(const RankExchange& ranks);
 
-    /// Whether NCCL can do the bundle with the results of the host; the same on all ranks.
+    /// Whether NCCL gives the bundle the same results as the host; the same on all ranks.
     static bool moves(const engine::Bundle& bundle) noexcept;
     bool supports(const engine::Bundle& bundle) const noexcept override { return moves(bundle); }
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override;
-    /// A rank that aborts sends nothing more.
+    /// Never: a rank that aborts sends nothing more.
     bool was_released() const noexcept override { return false; }
     void stop() noexcept override;
 
@@ -65,7 +66,7 @@ private:
         std::span<std::byte> memory;  ///< where it is moved
         bool is_in_place() const noexcept { return memory.data() == tensors.front().data(); }
     };
-    /// One tensor of a bundle whose results have rows, and where its result goes.
+    /// One tensor of a bundle whose results have rows, and the memory for its result.
     struct RowsTensor {
         DType dtype;
         std::size_t row_bytes;
@@ -86,7 +87,7 @@ private:
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
     void find_memory(Round& round);
-    /// Between a round's tensors and where NCCL moves them.
+    /// The copies between a round's tensors and the memory in which NCCL moves them.
     static std::vector<device::Copy> copies_of(const Round& round, bool back);
     void copy(std::vector<device::Copy> copies, const device::Finish& finish,
               device::Stream& stream);
@@ -104,7 +105,7 @@ private:
     std::span<std::byte> scratch(std::size_t bytes);
 
     const Dependencies deps_;
-    /// The stream may still use what has become too small; the last one is in use.
+    /// The last one is in use; the stream may still use earlier ones, which were too small.
     std::vector<device::OwnedMemory> scratch_;
     base::Mutex mutex_;
     std::shared_ptr<WatchedCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);

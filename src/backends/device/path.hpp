@@ -5,7 +5,7 @@
 
 namespace guozhuang::backends {
 
-/// How the bundle's elements of this type become one.
+/// How the bundle's elements of this type are combined.
 inline device::Reduction reduction_of(const engine::Bundle& bundle, DType dtype) noexcept {
     return {.op = bundle.description->op,
             .dtype = dtype,
@@ -19,10 +19,10 @@ inline device::Finish finish_of(const engine::Bundle& bundle) noexcept {
     return {.divisor = divides ? bundle.contributors : 1, .scale = bundle.description->postscale};
 }
 
-/// One of the ways in which bundles of tensors on a device move.
+/// One way to move bundles of tensors on a device.
 class Path : public engine::StreamBackend {
 public:
-    /// Whether it moves such bundles; the same on all ranks.
+    /// Whether it can move this bundle; the same on all ranks.
     virtual bool supports(const engine::Bundle& bundle) const noexcept = 0;
 };
 

@@ -67,9 +67,9 @@ int cuda_queues() {
     return asked ? std::clamp(*asked, 1, most_queues) : usual;
 }
 
-/// Streams of a process that share a queue run one after the other. Where those of its ranks wait
-/// for each other, too, each needs one of its own: for a rank the library's and two of the
-/// program's, and four besides for what else uses the device.
+/// Streams of a process that share a queue run one after the other. If streams of several ranks in
+/// the process wait for each other, each needs its own queue: per rank the library's stream and two
+/// of the program, and four more for other users of the device.
 std::string why_no_path(std::span<const RankDevice> ranks) {
     for (const auto& rank : ranks) {
         const auto sharing = std::ranges::count_if(ranks, [&](const RankDevice& other) {

@@ -12,12 +12,12 @@
 
 namespace guozhuang::backends {
 
-/// Where a rank and its device are, and its NCCL: plain bytes, which the ranks of a set exchange.
+/// Where a rank and its device are, and its NCCL. Plain bytes, which the ranks of a set exchange.
 struct RankDevice {
     std::int32_t host = 0;
     std::uint64_t process = 0;
     device::DeviceId device{};
-    std::int32_t queues = 0;  ///< in which the device takes the work of a process
+    std::int32_t queues = 0;  ///< of the device for one process's work
     bool has_nccl = false;
     std::array<char, 255> nccl{};  ///< its version, or why there is none; ends with a 0
 
@@ -28,38 +28,38 @@ struct RankDevice {
     }
 };
 
-/// A path that is not taken, and why.
+/// A path that cannot work, and why.
 struct RefusedPath {
     base::DevicePath path;
     std::string reason;
 };
 
-/// The paths to try, the best one first, and those that cannot be; if one path is asked for, that
-/// one alone. The last one of an automatic choice always can be.
+/// The paths to try, best first, and those that cannot work. If one path was asked for, only that
+/// one is considered. The last candidate of an automatic choice always works.
 struct PathChoice {
     std::vector<base::DevicePath> candidates;
     std::vector<RefusedPath> refused;
 };
 
 struct PathConditions {
-    base::DevicePath wanted = base::DevicePath::automatic;  ///< else the only one to try
+    base::DevicePath wanted = base::DevicePath::automatic;  ///< otherwise the only one to try
     bool reproducible = false;
 };
 
-/// In how many queues a GPU takes the work of this process, whatever streams that is on.
+/// How many queues of a GPU this process may fill, whatever number of streams it has.
 int cuda_queues();
 
-/// Whether it depends on the ranks alone; else nothing need be known of NCCL.
+/// Whether the settings allow NCCL. If not, NCCL is not loaded.
 bool may_be_nccl(const PathConditions& conditions);
 
-/// The streams of ranks wait for each other on every path. Why that cannot be, the same on all
-/// ranks; empty if it can.
+/// On every path the streams of the ranks wait for each other. Returns why they cannot, the same
+/// text on all ranks; empty if they can.
 std::string why_no_path(std::span<const RankDevice> ranks);
 
-/// The same on all ranks.
+/// Returns the same on all ranks.
 PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions);
 
-/// "not direct: ...; not ring: ...", for users, and before that which path is asked for.
+/// "not direct: ...; not ring: ...", for users, after the path that was asked for.
 std::string describe(std::span<const RefusedPath> refused, base::DevicePath wanted);
 
 }  // namespace guozhuang::backends

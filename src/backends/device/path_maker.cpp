@@ -45,7 +45,7 @@ RankDevice PathMaker::own_device(const PathConditions& conditions) {
                    .process = device::own_process(),
                    .device = deps_.driver->sharing().id_of(deps_.device),
                    .queues = cuda_queues()};
-    if (!may_be_nccl(conditions)) return own;  // so it is not loaded
+    if (!may_be_nccl(conditions)) return own;  // and does not load NCCL
     try {
         const auto [nccl, reason] = device::find_nccl(*deps_.driver, deps_.nccl);
         nccl_ = nccl;
@@ -67,7 +67,8 @@ device::OrReason<std::unique_ptr<Path>> PathMaker::try_to_make(DevicePath path,
             return over_arenas<RingWay>(exchange, {ring::left_of(rank(), ranks()), rank()}, false);
         default: {
             auto staged = make_staged();
-            // As with the others no rank allocates any more when the first has its path.
+            // As with the other paths: when the first rank has its path, all have finished
+            // allocating.
             exchange.gather(std::byte{});
             return {.value = std::move(staged), .reason = {}};
         }
@@ -127,7 +128,7 @@ std::unique_ptr<Path> PathMaker::make_staged() {
                                  .backend = moved_among(deps_.group)});
 }
 
-/// One for all paths: so messages of all bundles come in one order, and can have one tag.
+/// All paths share one mover, so that messages of all bundles are in one order and can share a tag.
 HostMover& PathMaker::mover() {
     auto& transport = deps_.group.transport;
     if (!mover_)
@@ -141,7 +142,7 @@ HostMover& PathMaker::mover() {
     return *mover_;
 }
 
-/// By the mover's thread, which does not drive.
+/// For the mover's thread, which does not drive.
 std::unique_ptr<engine::Backend> PathMaker::moved_among(wire::Group group) const {
     group.pump = nullptr;
     return deps_.make_host_backend(group);

@@ -23,34 +23,35 @@
 
 namespace guozhuang::backends {
 
-/// Makes the paths of a process set, and owns what several of them use. By the thread that drives.
+/// Makes the paths of a process set, and owns what several of them use. Only the driving thread
+/// calls it.
 class PathMaker {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
-        int device = 0;      ///< its index
-        wire::Group group;   ///< of the process set; its waits are the thread's that drives
-        LaunchOrder& order;  ///< of the rank
-        std::string nccl;    ///< what GUOZHUANG_NCCL says
+        int device = 0;                             ///< its index
+        wire::Group group;                          ///< of the process set; its waits pump
+        LaunchOrder& order;                         ///< of the rank
+        std::string nccl;                           ///< what GUOZHUANG_NCCL says
         std::chrono::milliseconds connect_limit{};  ///< how long NCCL may take to connect
         std::size_t arena_bytes = 0;  ///< most of the device's memory for one rank to move tensors
-        /// Makes a backend that moves tensors in memory of the host among the group's ranks.
+        /// Makes a backend that moves tensors in host memory among the group's ranks.
         std::function<std::unique_ptr<engine::Backend>(const wire::Group&)> make_host_backend;
-        /// Moves what the ranks tell each other; the thread that drives runs it.
+        /// Moves what the ranks tell each other; runs on the driving thread.
         engine::Backend& driving;
-        /// Keeps alive what those backends and the doorbell are of.
+        /// Owns the resources that the backends and the doorbell refer to.
         std::shared_ptr<void> owner;
     };
-    /// `paths`: those of the set that are in use; they outlive this.
+    /// `paths`: the paths that the set uses; they outlive this.
     PathMaker(Dependencies dependencies, const Paths& paths);
 
-    /// Describes this rank's device and NCCL, by which the ranks choose a path. Loads NCCL if the
-    /// conditions allow it.
+    /// Describes this rank's device and NCCL, so that the ranks can choose a path. Loads NCCL if
+    /// the conditions allow it.
     RankDevice own_device(const PathConditions& conditions);
-    /// Tries a candidate: collective, and the same on all ranks. Throws what ends the job.
+    /// Tries a candidate. Collective, with the same result on all ranks. Throws what ends the job.
     device::OrReason<std::unique_ptr<Path>> try_to_make(base::DevicePath path,
                                                         const RankExchange& exchange);
-    /// These need no trial. They throw what the driver throws.
+    /// These always succeed, unless the driver throws.
     std::unique_ptr<Path> make_lone() const;
     std::unique_ptr<Path> make_staged();
 
@@ -59,7 +60,7 @@ private:
     int ranks() const noexcept { return static_cast<int>(deps_.group.ranks.size()); }
     int world_rank(int rank) const { return deps_.group.ranks[static_cast<std::size_t>(rank)]; }
     device::OrReason<std::unique_ptr<Path>> nccl(const RankExchange& exchange);
-    template <class ArenaPath>
+    template <class Way>
     device::OrReason<std::unique_ptr<Path>> over_arenas(const RankExchange& exchange,
                                                         std::vector<int> reached, bool writes);
     device::OrReason<std::unique_ptr<Path>> refused(const wire::SharingFailure& failure) const;
@@ -69,8 +70,8 @@ private:
     const Dependencies deps_;
     const Paths& paths_;
     const Results results_;
-    /// All arenas that have been tried, also for a path that was refused: freeing device memory may
-    /// wait for the trainer's work there, so the thread that drives must not do it.
+    /// The arenas of every path that was tried, refused ones too: freeing device memory may wait
+    /// for the trainer's work there, so the driving thread must not do it.
     std::vector<std::shared_ptr<PeerArenas>> arenas_;
     device::Nccl* nccl_ = nullptr;      ///< null if there is none
     std::unique_ptr<HostMover> mover_;  ///< null until it is needed

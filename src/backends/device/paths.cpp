@@ -22,7 +22,7 @@ bool Paths::was_released() const noexcept {
     return std::ranges::any_of(paths_, [](const auto& path) { return path->was_released(); });
 }
 
-/// Without the lock, which whoever looks at the streams takes: a path may take a while.
+/// Without the lock, which threads take to look at the streams: a path may take a while.
 void Paths::stop() noexcept {
     std::vector<Path*> paths;
     {

@@ -8,10 +8,11 @@
 
 namespace guozhuang::backends {
 
-/// The paths that bundles of a process set may be on. Thread-safe.
+/// The paths that bundles of a process set may use. Thread-safe.
 class Paths {
 public:
-    /// The path lives as long as this, and is released at once if the others have been.
+    /// Keeps the path as long as this lives, and releases it at once if the others have been
+    /// released.
     Path& keep(std::unique_ptr<Path> path);
     /// See engine::StreamBackend.
     void release() noexcept;

@@ -25,7 +25,7 @@ std::uint64_t token_of(int rank) {
     return device::own_process() + static_cast<std::uint64_t>(rank);
 }
 
-/// Where a rank writes its token into another one's arena, behind that of its owner.
+/// Where a rank writes its token into another rank's arena, behind the owner's token.
 std::span<std::byte> written_by(int rank, std::span<std::byte> arena) {
     return arena.subspan((static_cast<std::size_t>(rank) + 1) * token_bytes, token_bytes);
 }
@@ -34,7 +34,7 @@ std::span<std::byte> written_by(int rank, std::span<std::byte> arena) {
 
 struct PeerArenas::Offer {
     device::MemoryOffer arena;
-    std::uint64_t token = 0;  ///< the arena's first bytes, by which it is recognised
+    std::uint64_t token = 0;  ///< the arena's first bytes, which identify it
 };
 
 PeerArenas::PeerArenas(Dependencies dependencies)
@@ -59,8 +59,8 @@ std::optional<wire::SharingFailure> PeerArenas::share() {
     return std::nullopt;
 }
 
-/// Where one access to an arena must come after another. Threads of one process have mapped what
-/// `ranks` uses at different addresses; only of the words do they know that order.
+/// Orders one access to an arena after another. The words do that even for threads of one process,
+/// which have mapped the memory behind `ranks` at different addresses.
 void PeerArenas::meet(std::atomic<std::uint32_t>& have_come) {
     ++have_come;
     base::wait_until(deps_.doorbell, base::settings_for_words(deps_.wait),
@@ -96,8 +96,8 @@ std::span<std::byte> PeerArenas::read_of(int rank) const {
     return read_.memory.subspan(static_cast<std::size_t>(rank) * token_bytes, token_bytes);
 }
 
-/// Tries what the path will do, so that what cannot be done is known now: the streams meet, and a
-/// kernel of each reads the arenas that it is to reach, and writes into them.
+/// Tries what the path will do, to find out now what fails: the streams meet, and a kernel on each
+/// reads the arenas that it must reach, and writes to them.
 void PeerArenas::open(std::span<const Offer> offers) {
     is_offered_ = true;
     meet(words_.have_opened());
@@ -166,7 +166,7 @@ PeerArenas::~PeerArenas() {
     base::keep_for_ever(std::move(own_));
 }
 
-/// The end of the job does not end what the stream does.
+/// The end of the job does not end the work on the stream.
 bool PeerArenas::is_tried_out() noexcept try {
     if (!stream_) return true;
     const auto done = stream_->record();

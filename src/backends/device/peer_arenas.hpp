@@ -17,9 +17,9 @@
 
 namespace guozhuang::backends {
 
-/// Device memory of each rank of a process set, which the streams of all or some other ranks reach.
-/// Ranks may share a device or a process. No memory is released before the destructor, because
-/// releasing it may wait for all work of the device.
+/// Device memory of each rank of a process set, which streams of all or some other ranks reach.
+/// Ranks may share a device or a process. Only the destructor releases memory, because that may
+/// wait for all work of the device.
 class PeerArenas {
 public:
     struct Dependencies {
@@ -27,22 +27,23 @@ public:
         int device = 0;            ///< its index
         std::size_t bytes = 0;     ///< of each arena; the same on all ranks
         RankExchange ranks;        ///< on one host, at most PeerWords::most_ranks
-        std::vector<int> reached;  ///< whose arenas this rank's device reaches, its own among them
+        std::vector<int> reached;  ///< whose arenas this rank reaches, itself included
         bool writes = false;       ///< whether to try writes, too; then all ranks are reached
         base::Doorbell& doorbell;
         base::WaitSettings wait;
     };
     explicit PeerArenas(Dependencies dependencies);
-    /// Its own arena is released when all ranks have come here, or kept for ever.
+    /// Releases its own arena once all ranks are here, or keeps it for ever.
     ~PeerArenas();
     PeerArenas(const PeerArenas&) = delete;
     PeerArenas& operator=(const PeerArenas&) = delete;
 
-    /// Collective; ends alike on all ranks. Checks that each rank reaches the arenas that it must
-    /// reach. Throws what ends the job. No other function may be called before it has succeeded.
+    /// Collective, with the same result on all ranks. Checks that each rank reaches the arenas that
+    /// it must reach. Throws what ends the job. No other function may be called before it has
+    /// succeeded.
     std::optional<wire::SharingFailure> share();
 
-    /// As this rank's device reaches it.
+    /// The arena of a rank, by the address at which this rank's device reaches it.
     std::span<std::byte> of(int rank) const { return arenas_.at(rank).memory; }
     int rank() const noexcept { return deps_.ranks.rank; }
     int ranks() const noexcept { return deps_.ranks.ranks; }
@@ -63,7 +64,7 @@ private:
 
     const Dependencies deps_;
     PeerWords words_;
-    std::shared_ptr<device::Stream> stream_;  ///< on which it is tried; null once it has succeeded
+    std::shared_ptr<device::Stream> stream_;  ///< for the trial; null once that has succeeded
     device::OwnedMemory own_;
     device::OwnedMemory read_;
     std::map<int, device::OwnedMemory> arenas_;  ///< by rank

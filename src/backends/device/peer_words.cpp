@@ -16,13 +16,13 @@ namespace guozhuang::backends {
 namespace {
 
 constexpr std::size_t page_bytes = 4096;
-// Far past every time that a stream may wait for meanwhile.
+// Larger than any count a stream can wait for; less than 2^31, so has_reached() holds.
 constexpr std::uint32_t far = std::uint32_t{1} << 30;
 constexpr std::array all_phases = {Phase::filled, Phase::passed, Phase::taken};
 
 }  // namespace
 
-/// The memory, registered with the device. Ranks of one process have one of it, because their
+/// The memory, registered with the device. Ranks in one process share one Page, because their
 /// threads wait for a word by its address.
 class PeerWords::Page {
 public:
@@ -64,7 +64,7 @@ public:
         return pages().at(offer.file.nonce).lock();
     }
     Offer offer() const { return {device::own_process(), file_.offer()}; }
-    /// When all have attached.
+    /// Called when all ranks have attached.
     void close() {
         file_.close_file();
         const base::Lock lock(mutex());
@@ -116,7 +116,7 @@ device::Word& word_of(auto& page, Phase phase, int waiter, int writer) {
 
 }  // namespace
 
-/// By the word of this rank for itself, which is not used otherwise.
+/// Uses this rank's word for itself, which nothing else uses.
 void PeerWords::try_on(device::Stream& stream) {
     auto& word = word_of(**page_, Phase::filled, ranks_.rank, ranks_.rank);
     driver_->write(stream, word, 1);

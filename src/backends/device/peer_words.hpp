@@ -13,26 +13,26 @@
 
 namespace guozhuang::backends {
 
-/// Words by which the streams of ranks of one host meet, whatever their devices: in memory of the
-/// host that all ranks have mapped. A word has one writer and one waiter, so a rank that releases
-/// its own streams releases no other rank's.
+/// Words through which the streams of the ranks on one host meet, whatever their devices. They lie
+/// in host memory that all ranks have mapped. A word has one writer and one waiter, so a rank that
+/// releases its own streams releases no other rank's.
 class PeerWords {
 public:
     static constexpr int most_ranks = 16;
 
-    /// `driver` of the device, by its index; `ranks` that of the exchange.
+    /// `device`: its index with `driver`. `ranks`: used by share() to exchange the page.
     PeerWords(std::shared_ptr<device::Driver> driver, int device, RankExchange ranks)
         : driver_(std::move(driver)), device_(device), ranks_(std::move(ranks)) {}
 
-    /// Collective; ends alike on all ranks. Throws what ends the job. No other function may be
-    /// called before it has succeeded.
+    /// Collective, with the same result on all ranks. Throws what ends the job. No other function
+    /// may be called before it has succeeded.
     std::optional<wire::SharingFailure> share();
 
     /// Enqueues a write of a word and a wait for it. If the device cannot use the words, this
     /// throws, or the stream never gets past them.
     void try_on(device::Stream& stream);
-    /// Tells all other ranks that the stream has come to `own`, if there is one, then makes it wait
-    /// until theirs have come to `others`, likewise.
+    /// Tells all other ranks that the stream has reached `own`, if given, then makes it wait until
+    /// their streams have reached `others`, if given.
     void meet(device::Stream& stream, std::optional<Moment> own, std::optional<Moment> others);
     /// The two halves of meet(), with one other rank.
     void announce_to(int peer, device::Stream& stream, const Moment& own);
@@ -45,7 +45,7 @@ public:
     void release(std::uint32_t time) noexcept;
     bool was_released() const noexcept;
 
-    /// How many ranks have come to each step; their threads wait there for all ranks.
+    /// How many ranks have reached each step; their threads wait there for all ranks.
     std::atomic<std::uint32_t>& have_opened() noexcept;
     std::atomic<std::uint32_t>& have_tried() noexcept;
     std::atomic<std::uint32_t>& have_checked() noexcept;

@@ -14,9 +14,9 @@ namespace guozhuang::backends {
 
 /// Gathers small values from all ranks of a process set, to choose a path or to order launches.
 struct RankExchange {
-    int rank = 0, ranks = 1;  ///< this one's in the set, and how many that has
-    /// Returns the bytes of all ranks, by rank; every rank gives equally many. Collective. Throws
-    /// what ends the job.
+    int rank = 0, ranks = 1;  ///< this rank in the set, and the set's size
+    /// Returns the bytes of all ranks, by rank; every rank passes the same number. Collective.
+    /// Throws what ends the job.
     std::function<std::vector<std::byte>(std::span<const std::byte>)> gather_bytes;
 
     /// Returns the values of all ranks, by rank. A T is sent as plain bytes.
@@ -30,7 +30,7 @@ struct RankExchange {
     }
 };
 
-/// In the group, by messages of the host, with the policy of the bundle. `driving` moves them.
+/// An exchange in the group by host messages, with the policy of the bundle. `driving` moves them.
 RankExchange exchange_for(const engine::Bundle& bundle, const wire::Group& group,
                           engine::Backend& driving);
 

@@ -8,18 +8,18 @@
 namespace guozhuang::backends {
 namespace {
 
-// Large enough that a copy takes longer than its start, small enough that the first is soon there.
-// The same on all ranks.
+// Large enough that a copy takes longer than its launch, small enough that the first one is done
+// soon. The same on all ranks.
 constexpr std::size_t slot_bytes = std::size_t{2} << 20;
 constexpr std::size_t slots = 4;
 
-/// Whether parts of its tensors can be moved one after the other.
+/// Whether its tensors can be moved in parts.
 bool can_be_cut(const engine::Bundle& bundle) {
     return row_of(bundle.description->operation).in_place &&
            bundle.description->op != ReduceOp::adasum;
 }
 
-/// Without such memory fragments are copied one by one: this path must always be possible.
+/// Without such memory fragments are copied one by one: this path must always work.
 device::OwnedMemory allocate_if_possible(const std::shared_ptr<device::Driver>& driver, int device,
                                          std::size_t bytes) try {
     return device::allocate_owned(driver, device, bytes);
@@ -60,7 +60,7 @@ void StagedPath::copy(std::span<const Chunk> chunks, std::uint32_t first, device
         auto& is_free = is_out[chunk % slots];
         if (is_free) stream.wait(is_free);
         copy_in(chunks[chunk], number, stream);
-        // The word that it waits for says so too, but CUDA must know the order of its streams.
+        // The word that it waits for implies that, but CUDA must know the order of its streams.
         out_->wait(stream.record());
         is_free = copy_out(chunks[chunk], number);
     }
@@ -131,8 +131,8 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
     return chunk;
 }
 
-/// A bundle whose tensors cannot be cut, as one chunk. Where it has results, their sizes must be
-/// known before anything can be enqueued.
+/// A bundle whose tensors cannot be cut, as one chunk. If it has results, their sizes must be known
+/// before anything can be enqueued.
 StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
     Chunk chunk{
         .in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, without_tensors(bundle)}};
@@ -165,8 +165,8 @@ StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
     return chunk;
 }
 
-/// The stream may still use what has become too small, so it is kept, and each is twice as large as
-/// the one before.
+/// The stream may still use memory that has become too small, so all of it is kept; each is twice
+/// as large as the one before.
 std::span<std::byte> StagedPath::memory_for_whole(std::size_t bytes) {
     const auto have = whole_.empty() ? 0 : whole_.back().memory.size();
     if (bytes > have)

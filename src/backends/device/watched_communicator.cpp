@@ -15,8 +15,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto between_looks = 100ms;
-/// How long a rank waits for the others to come to the end of a communicator: their streams may be
-/// behind, but one whose NCCL fails at that never comes.
+/// How long a rank waits for the others to reach the end of a communicator: their streams may be
+/// behind, but a rank whose NCCL fails there never arrives.
 constexpr auto most_time_together = 15s;
 
 /// Nobody rings when NCCL is done.
@@ -30,7 +30,7 @@ std::shared_ptr<WatchedCommunicator> WatchedCommunicator::make(
     std::unique_ptr<device::NcclCommunicator> communicator) {
     std::shared_ptr<WatchedCommunicator> made(new WatchedCommunicator(std::move(communicator)));
     try {
-        // It keeps what it works with, since stop() may have to leave it to itself.
+        // The thread keeps its own references, since stop() may have to abandon it.
         made->thread_ = base::start_thread("gz-nccl", [made] { made->run(); });
     } catch (const std::system_error& error) {
         throw Error(ErrorCode::out_of_memory,
@@ -118,7 +118,7 @@ void WatchedCommunicator::run() noexcept {
     base::ring(bell_);
 }
 
-/// Once a bundle has failed, the job is over: what is left to do is release().
+/// Once a bundle has failed, the job is over, and only release() remains.
 void WatchedCommunicator::look() {
     const auto bundle = first_on_its_way();
     if (!bundle || has_failed_) return;

@@ -15,9 +15,9 @@
 
 namespace guozhuang::backends {
 
-/// A communicator of NCCL's, and a thread of its own that watches over it: while bundles are on
-/// their way it asks NCCL ten times a second whether it has failed, which fails them; and it ends
-/// the communicator, because who ends a job may call nothing of NCCL's. One thread at a time is
+/// An NCCL communicator and a thread that watches it. While bundles are in flight the thread asks
+/// NCCL ten times a second whether it has failed, and if so fails them. It also ends the
+/// communicator, because a thread that ends the job must not call NCCL. One thread at a time is
 /// inside NCCL.
 class WatchedCommunicator final : public std::enable_shared_from_this<WatchedCommunicator> {
 public:
@@ -30,18 +30,18 @@ public:
     WatchedCommunicator(const WatchedCommunicator&) = delete;
     WatchedCommunicator& operator=(const WatchedCommunicator&) = delete;
 
-    /// As NcclCommunicator::group and is_ready. Throw Error(aborted) once it is released.
+    /// See NcclCommunicator::group and is_ready. Both throw Error(aborted) once it is released.
     void group(const std::function<void(device::NcclCommunicator&)>& calls);
     bool is_ready();
-    /// Whether it is the communicator that has failed, and not a call.
+    /// Whether the communicator itself has failed, rather than a call.
     bool has_failed() noexcept;
-    /// Watches until the bundle has ended, which is when its last owner lets go of it.
+    /// Watches until the bundle has ended, which is when its last owner releases it.
     void watch(const std::shared_ptr<engine::StreamBundle>& bundle);
-    /// The job is over: the communicator is aborted, soon. Calls nothing of NCCL's. Any thread.
+    /// The job is over: has the communicator aborted soon. Makes no NCCL calls. Any thread.
     void release() noexcept;
-    /// Ends the communicator, together with the other ranks, and the thread. Once the job is over,
-    /// as this doorbell says, it is aborted instead; false if NCCL has not done so in that time:
-    /// both are then left to themselves.
+    /// Ends the communicator, together with the other ranks, and the thread. If this doorbell says
+    /// that the job is over, aborts it instead. Returns false if NCCL does not finish the abort in
+    /// that time; both are then abandoned.
     bool stop(const base::Doorbell& job, std::chrono::milliseconds most_time_to_abort) noexcept;
 
 private:
@@ -59,7 +59,7 @@ private:
 
     base::Mutex mutex_;  ///< held inside NCCL
     std::unique_ptr<device::NcclCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);
-    bool is_ready_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< as far as was asked
+    bool is_ready_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< at the last check
     base::Mutex bundles_mutex_;
     std::list<std::weak_ptr<engine::StreamBundle>> bundles_ GUOZHUANG_GUARDED_BY(bundles_mutex_);
     base::Doorbell bell_;

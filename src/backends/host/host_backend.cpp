@@ -36,8 +36,8 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
     eager_scratch_.get(staged::staged_scratch_bytes<SharedMemoryGroup>(wire_.size(), 1));
 }
 
-/// In the constructor, where all ranks are at the same point; or with the first bundle that moves
-/// data, from which on they do the same in the same order.
+/// Called in the constructor, where all ranks are at the same point, or with the first bundle that
+/// moves data, after which all ranks do the same in the same order.
 void HostBackend::create_stages() {
     if (!std::exchange(needs_stages_, false)) return;
     set_buffers_ = SetStagingBuffers::create_shared(wire_, group_);
@@ -50,8 +50,9 @@ void HostBackend::create_stages() {
 }
 
 /// The policy of the log as far as this backend's ranks can follow it. All ranks agree on it: the
-/// policy is the log's, and the stages are made together. On one host all sums are of the tree, so
-/// tensors on every kind of device get the same bits, and so does a job without shared memory.
+/// policy comes from the log, and they create the stages together. On one host all sums use the
+/// tree, so tensors on every kind of device get the same bits, and so does a job without shared
+/// memory.
 selection::Policy HostBackend::usable_part_of(Policy policy) const {
     if (!selection::row_of(policy.forced).by_name)
         throw Error(ErrorCode::wire, fmt::format("the log forces the algorithm '{}', which only "
@@ -64,8 +65,8 @@ selection::Policy HostBackend::usable_part_of(Policy policy) const {
 }
 
 /// The AllreduceSite of some tensors of one dtype on this rank. stage(), stage_on_host() and
-/// across() throw where the ranks have no such memory or hosts: selection chooses no algorithm that
-/// needs them.
+/// across() throw if the ranks have no such memory or hosts: selection then chooses no algorithm
+/// that needs them.
 class HostBackend::SumSite {
 public:
     struct Sum {
@@ -218,8 +219,8 @@ void HostBackend::run(const engine::Bundle& bundle) {
     store_->give_back(std::move(scratch_));
 }
 
-/// As after an agreement, but that the first round is offered. If there is no memory for it, the
-/// call goes the ordinary way, which deals with that.
+/// As after an agreement, except that the first round is offered. If there is no memory for it, the
+/// call goes the ordinary way, which handles that.
 bool HostBackend::run_eagerly(const engine::Bundle& bundle, std::uint64_t fingerprint) {
     Site given(*this, bundle);
     if (wire_.size() == 1) {

@@ -19,9 +19,9 @@ class HostBackend final : public engine::Backend {
 public:
     using Policy = selection::Policy;
 
-    /// Stages, where it can, in memory that the ranks of its set make for themselves: for the
-    /// world's host tensors here, so that this constructor is collective, and throws what ends the
-    /// job; else with the first bundle that moves data.
+    /// If it can, stages in memory that the ranks of its set create for it. For the world's host
+    /// tensors they create it here, so that this constructor is collective and throws what ends the
+    /// job; otherwise with the first bundle that moves data.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store,
                 std::shared_ptr<trace::Timeline> timeline);
 
@@ -39,20 +39,20 @@ private:
     wire::GroupWire wire_;
     const wire::Group group_;
     const topology::HostGrid grid_;
-    /// The same ranks in another order, for rings: those of a host are neighbours.
+    /// The same ranks in another order, for rings: the ranks of a host are neighbours.
     wire::GroupWire ring_;
-    bool needs_stages_ = false;  ///< before it moves data, to make memory to stage in
+    bool needs_stages_ = false;  ///< must create staging memory before it moves data
     std::optional<SetStagingBuffers> set_buffers_;
-    std::optional<StagingTuner> tuner_;   ///< of the stages, if all can reach each other's
-    std::optional<Hierarchy> hierarchy_;  ///< if not, but where it can be
+    std::optional<StagingTuner> tuner_;   ///< if all ranks reach each other's stages
+    std::optional<Hierarchy> hierarchy_;  ///< if not all do, and the ranks fit
     std::shared_ptr<ScratchStore> store_;
-    /// The scratch of the bundle under way, and its integers as i64 if it has any; after a failure
-    /// they stay: messages may still use them.
+    /// The scratch of the running bundle, and its integers as i64 if it has any. Kept after a
+    /// failure, because messages may still use it.
     ScratchPool scratch_;
     std::optional<ScratchPool> wide_;
-    ScratchPool eager_scratch_;  ///< an eager call's; this backend keeps it, and so takes no lock
+    ScratchPool eager_scratch_;  ///< for eager calls; kept here, so that they take no lock
     const std::shared_ptr<trace::Timeline> timeline_;
-    Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place
+    Blocks blocks_, rest_;  ///< of a bundle; of its remainder if some of it is reduced in place
 };
 
 }  // namespace guozhuang::backends

@@ -9,7 +9,7 @@
 
 namespace guozhuang::backends {
 
-/// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a
+/// Memory for algorithms that is allocated once and kept; it grows to the largest need. Starts at a
 /// cache line.
 class ScratchPool {
 public:
@@ -23,8 +23,8 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// The scratch memory of a rank, lent to whichever of its backends runs a bundle: many process sets
-/// need no more than those in use at once. Thread-safe.
+/// The scratch memory of a rank, lent to the backends that run a bundle: many process sets need
+/// only as much as those in use at once. Thread-safe.
 class ScratchStore {
 public:
     ScratchPool take();

@@ -16,7 +16,7 @@
 namespace guozhuang::backends {
 namespace {
 
-// A set's stage has at most this many bytes for each of its hosts, counting up to four hosts: there
+// A set's stage has at most this many bytes for each of its hosts, up to four hosts, since there
 // may be many sets.
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;
 
@@ -118,8 +118,8 @@ bool Hierarchy::fits(const wire::Group& group) {
                                              grid.hosts()) >= hierarchical::least_segment_bytes;
 }
 
-/// Messages across have the group's own tag: each rank runs its bundles in one order, so between
-/// two of them none is taken for another.
+/// Messages across hosts use the group's own tag: each rank runs its bundles in one order, so no
+/// two ranks mistake one for another.
 Hierarchy::Hierarchy(const wire::Group& group, const wire::Staging& staging)
     : grid_(grid_of(group)),
       local_(group.subgroup(grid_.local(), grid_.local_rank()), staging),

@@ -15,25 +15,25 @@
 namespace guozhuang::backends {
 
 bool is_the_world(const wire::Group& group) noexcept;
-/// Whether it moves the host tensors of the world, for which there is most memory to stage in, and
-/// whose ranks make it while the session starts.
+/// Whether the group moves the host tensors of the world, which get most staging memory; their
+/// ranks create it while the session starts.
 bool is_the_first(const wire::Group& group) noexcept;
 
-/// Whether these ranks are on one host, share memory there, and stages have room for as many. The
-/// same on all of them.
+/// Whether these ranks are on one host and share memory there, and their number fits the stages.
+/// The same on all of them.
 bool can_stage(const wire::Transport& transport, std::span<const int> ranks);
 
-/// The stages of a process set (the world is the first), one for each of its ranks on this host: of
-/// their own, because a rank may stage for several sets at once. On each host the first of its
-/// ranks makes them, the others attach.
+/// The stages of a process set (the world is the first), one for each of its ranks on this host.
+/// Each set has its own, because a rank may stage for several sets at once. On each host the set's
+/// first rank creates them, and the others attach.
 class SetStagingBuffers {
 public:
-    /// Collective among the ranks of the group, whose wire it is. Empty on all if one could not
-    /// have its stage; the first of those warns. Throws what the wire throws.
+    /// Collective over the wire's group. Empty on all ranks if one could not get its stage; the
+    /// first such rank warns. Throws what the wire throws.
     static std::optional<SetStagingBuffers> create_shared(wire::GroupWire& wire,
                                                           const wire::Group& group);
 
-    /// By local rank among the group's. Valid while this object lives.
+    /// By local rank in the group. Valid while this object lives.
     wire::Staging staging() const noexcept;
 
 private:
@@ -43,12 +43,12 @@ private:
     int ranks_;  ///< of this host
 };
 
-/// A group on several hosts, for what goes level by level: the ranks on this one's host, and those
-/// that have its local rank on each host.
+/// A group on several hosts, for hierarchical algorithms: the ranks on this rank's host, and the
+/// ranks with its local rank on each host.
 class Hierarchy {
 public:
-    /// Whether it can be, which is the same on all ranks: there are as many on each host, more than
-    /// one, and their stages have room enough.
+    /// Whether the group can have one: each host has the same number of ranks, more than one, and
+    /// the stages are large enough. The same on all ranks.
     static bool fits(const wire::Group& group);
     /// `staging`: of the ranks on this host.
     Hierarchy(const wire::Group& group, const wire::Staging& staging);

@@ -10,9 +10,9 @@
 namespace guozhuang::backends {
 namespace {
 
-/// Only operations of 64 KiB and more are tried: the time of smaller ones depends on the scheduler.
+/// Operations below 64 KiB are not tried: their times depend on the scheduler.
 constexpr int least_class = 16;
-/// Larger ones do as these: few are so large, and their trials would take long.
+/// Larger operations share this class: they are few, and their trials would take long.
 constexpr int largest_class = 24;
 
 }  // namespace
@@ -26,8 +26,8 @@ void Trials::advance() noexcept {
     ++turn_;
 }
 
-/// A rank may be late for an operation, never early: so the believed cost of a way falls at once
-/// and rises by steps, of which one alone does not change the choice.
+/// A rank may be late for an operation but never early, so the believed cost of a way falls at once
+/// and rises in steps; one step alone does not change the choice.
 bool Trials::record(std::size_t way, float cost) noexcept {
     constexpr float step = 1.125F, margin = 1.15F;
     costs_[way] = std::min(cost, costs_[way] * step);
@@ -53,7 +53,7 @@ void StagingTuner::end(const Run& run) {
     if (run.bytes == 0) return;
     trials_[run.key].advance();
     if (published_) record(*published_);
-    slot_ ^= 1;  // in the other, the rank may still read what was published before
+    slot_ ^= 1;  // other ranks may still read the slot published before
     const std::chrono::duration<float, std::nano> took = base::Clock::now() - run.began;
     group_.publish_cost(slot_, took.count() / static_cast<float>(run.bytes));
     published_ = run;

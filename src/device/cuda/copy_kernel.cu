@@ -1,6 +1,6 @@
-// Many copies in one kernel. Each is cut into tiles, and the blocks share the tiles of all copies:
-// so the time goes by the bytes, however they are spread over copies. The table of the copies is an
-// argument of the kernel: it needs no memory that would have to live until the kernel ends.
+// Many copies in one kernel. Each is cut into tiles, and the blocks share the tiles of all copies,
+// so the time depends on the bytes, however they are spread over copies. The table of copies is a
+// kernel argument, so no memory has to live until the kernel ends.
 
 #include <cstdint>
 #include <type_traits>
@@ -65,7 +65,7 @@ __device__ void write(Pack<T>* to, const Pack<T>& pack) {
     write_pack(to->lane, pack);
 }
 
-/// to = change(from), of so many words, by the threads of a block.
+/// to = change(from) for this many words, by the threads of a block.
 template <class Word, class Change>
 __device__ void copy_words(Word* to, const Word* from, unsigned count, const Change& change) {
     constexpr unsigned in_flight = words_in_flight<typename Change::Element>;
@@ -81,7 +81,7 @@ __device__ void copy_words(Word* to, const Word* from, unsigned count, const Cha
     }
 }
 
-/// In words, to which both sides are aligned alike, and before and after them in elements.
+/// In words if both sides have the same alignment to a word, and before and after them in elements.
 template <class T, class Word, class Change>
 __device__ void copy_tile(const Tile& tile, const Change& change) {
     auto* to = reinterpret_cast<T*>(tile.to);
@@ -99,7 +99,8 @@ __device__ void copy_tile(const Tile& tile, const Change& change) {
     copy_words(to + tail, from + tail, count - tail, change);
 }
 
-/// The bits in which the sides' alignment differs; 0 if both are aligned alike to a pack.
+/// The bits in which the alignment of the sides differs; 0 if both have the same alignment to a
+/// pack.
 __device__ unsigned misalignment(const Tile& tile) {
     const auto differing =
         reinterpret_cast<std::uintptr_t>(tile.to) ^ reinterpret_cast<std::uintptr_t>(tile.from);
@@ -192,7 +193,7 @@ cudaError_t with_finished(DType dtype, const Action& action) {
     }
 }
 
-/// Moves copies into the table: from the first on, as many as one kernel does.
+/// Moves copies into the table, from the first on: as many as one kernel can do.
 std::span<const Copy> fill(Table& table, std::span<const Copy> copies) {
     const auto dtype = copies.front().dtype;
     table.count = table.tiles = 0;

@@ -10,7 +10,7 @@
 
 namespace guozhuang::device {
 
-/// How many bytes are enough for a copy to give all blocks of a full grid something to do.
+/// How many bytes a copy needs to keep all blocks of a full grid busy.
 std::size_t full_grid_bytes(const Multiprocessors& processors);
 
 /// Enqueues Driver::copy_all(), in as few kernels as have room for the copies in their arguments,
@@ -18,7 +18,7 @@ std::size_t full_grid_bytes(const Multiprocessors& processors);
 cudaError_t launch_copies(std::span<const Copy> copies, const Finish& finish,
                           const Multiprocessors& processors, cudaStream_t stream);
 
-/// Loads the kernels of all element types for the current device, so that no launch has to.
+/// Loads the kernels of all element types for the current device, so that no launch does.
 cudaError_t load_copy_kernels(Occupancy& occupancy);
 
 }  // namespace guozhuang::device

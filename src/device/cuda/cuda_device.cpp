@@ -68,8 +68,9 @@ void CudaDevice::require_healthy() {
     if (!primary_.load(std::memory_order_acquire)) return;
     const auto here = use();
     const base::Lock lock(mutex_);
-    // Queries what is in flight, because for that CUDA asks the device: it may answer for an idle
-    // stream without. At most one probe is in flight, so that recording one never waits for room.
+    // Queries work in flight, because CUDA asks the device about it, but may answer for an idle
+    // stream without asking. At most one probe is in flight, so that recording one never waits for
+    // room.
     const auto status = cudaEventQuery(probe_);
     if (status == cudaErrorNotReady) return;
     const auto failed = "device " + std::to_string(index_) + " has failed";

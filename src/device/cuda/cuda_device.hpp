@@ -30,12 +30,12 @@ public:
 
     /// Makes the device current for a scope: `const auto here = device.use();`. The first call
     /// makes the primary context, if the program has not, and loads all kernels: loading one later
-    /// may wait for work on the device, which may wait for another rank. Throws Error(unavailable)
-    /// if the kernels are not built for the device.
+    /// may wait for device work that waits for another rank. Throws Error(unavailable) if the
+    /// kernels are not built for the device.
     OnDevice use();
     /// The context of use().
     CUcontext primary();
-    /// As Driver::require_healthy. A device that was never used is healthy.
+    /// See Driver::require_healthy. A device that was never used is healthy.
     void require_healthy();
 
 private:

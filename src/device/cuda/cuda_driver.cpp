@@ -40,7 +40,8 @@ std::uint64_t pattern_of(std::span<const std::byte> element) {
     return std::bit_cast<std::uint64_t>(bytes);
 }
 
-/// The word's address on the device, which is the same: memory that CUDA allocates has one address.
+/// The word's address on the device, which equals the host's: memory that CUDA allocates has one
+/// address.
 CUdeviceptr address_of(const Word& word) {
     return reinterpret_cast<CUdeviceptr>(&word);
 }
@@ -162,8 +163,8 @@ void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, const Fi
     const auto here = cuda.device().use();
     const auto processors = cuda.device().processors();
     std::vector<Copy> rest(copies.begin(), copies.end());
-    // A single copy, or one that fills the device by itself, gains nothing from a kernel. Copies to
-    // be finished need one, which handles one dtype.
+    // A single copy, or one that fills the device by itself, gains nothing from a kernel. Finished
+    // copies need a kernel, which handles one dtype.
     if (!finish.is_identity()) {
         std::ranges::stable_sort(rest, {}, &Copy::dtype);
     } else {

@@ -6,12 +6,12 @@
 
 namespace guozhuang::device {
 
-/// Throws Error(unavailable), or Error(out_of_memory), unless the status is success. The text says
-/// what was tried ("cannot copy") and what CUDA answers.
+/// Throws Error(unavailable), or Error(out_of_memory), unless the status is success. The text has
+/// what was tried ("cannot copy") and the answer of CUDA.
 void check(cudaError_t status, const char* tried,
            std::source_location where = std::source_location::current());
 
-/// The same for CUDA's driver.
+/// The same for the CUDA driver.
 inline void check(CUresult status, const char* tried,
                   std::source_location where = std::source_location::current()) {
     check(static_cast<cudaError_t>(status), tried, where);  // the runtime has the same numbers

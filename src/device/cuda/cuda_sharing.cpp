@@ -15,11 +15,11 @@ namespace {
 static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(MemoryOffer::handle));
 static_assert(sizeof(CUuuid) == sizeof(DeviceId));
 
-/// Lets the current device reach another one of this process.
+/// Lets the current device reach another device of this process.
 void enable_peer(int device) {
     const auto status = cudaDeviceEnablePeerAccess(device, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled) {
-        cudaGetLastError();  // else the program would find it
+        cudaGetLastError();  // otherwise the program would find it
         return;
     }
     check(status, "cannot reach the memory of another device");

@@ -8,8 +8,8 @@
 
 namespace guozhuang::device {
 
-/// Between processes by CUDA's IPC handles, which are for memory of cudaMalloc alone and open in
-/// other processes only.
+/// Shares memory between processes by CUDA IPC handles, which only exist for memory from cudaMalloc
+/// and open only in other processes.
 class CudaSharing final : public MemorySharing {
 public:
     /// All devices of the driver, which owns them.

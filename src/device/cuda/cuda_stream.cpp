@@ -10,7 +10,8 @@
 namespace guozhuang::device {
 namespace {
 
-/// Asks before anything is enqueued: a call that cannot be captured would spoil the user's graph.
+/// Checks before anything is enqueued: a call that cannot be captured would invalidate the user's
+/// graph.
 void require_not_captured(cudaStream_t stream) {
     auto capture = cudaStreamCaptureStatusNone;
     const auto status = cudaStreamIsCapturing(stream, &capture);
@@ -23,8 +24,8 @@ void require_not_captured(cudaStream_t stream) {
                     "submit them outside");
 }
 
-/// The default streams have no context of their own: they are those of the current one, which is
-/// the device's whenever they are used here.
+/// The default streams have no context: they belong to the current one, which is the device's
+/// whenever they are used here.
 bool is_default_stream(cudaStream_t stream) {
     return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
 }
@@ -115,7 +116,7 @@ std::shared_ptr<CudaStream> WrappedStreams::wrap(CudaDevice& device, cudaStream_
     }
     const auto address = reinterpret_cast<std::uintptr_t>(stream);
     const base::Lock lock(mutex_);
-    // Streams are objects of some hundred bytes, so the lowest bits tell them apart badly.
+    // Streams are objects of some hundred bytes, so their lowest address bits hardly differ.
     auto& slot = recent_[(address ^ address >> 6 ^ address >> 12) % recent_.size()];
     if (!slot || &slot->device() != &device || slot->native() != stream)
         slot = std::make_shared<CudaStream>(device, stream, CudaStream::Owner::user);

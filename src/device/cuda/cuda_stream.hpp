@@ -8,10 +8,10 @@
 
 namespace guozhuang::device {
 
-/// One of CUDA's events, which goes back to its device's pool in the end.
+/// A CUDA event, which returns to its device's pool at the end.
 class CudaEvent final : public Event {
 public:
-    /// The device is current; whoever makes the event records it.
+    /// The device is current; the creator of the event records it.
     explicit CudaEvent(CudaDevice& device) : device_(device), event_(device.events().take()) {}
     ~CudaEvent() override { device_.events().give_back(event_); }
     CudaEvent(const CudaEvent&) = delete;
@@ -31,7 +31,7 @@ public:
     /// The plugin's streams are destroyed with their CudaStream.
     CudaStream(CudaDevice& device, cudaStream_t stream, Owner owner) noexcept
         : device_(device), stream_(stream), owner_(owner) {}
-    /// Makes a stream that is independent of the default stream, and has the highest priority where
+    /// Makes a stream that is independent of the default stream, and has the highest priority if
     /// the device has priorities.
     static std::shared_ptr<CudaStream> make(CudaDevice& device);
 
@@ -55,11 +55,11 @@ private:
 };
 
 /// Users' streams as Streams. It keeps those that were wrapped last, so that wrapping a stream for
-/// each tensor allocates nothing. Thread-safe.
+/// every tensor allocates nothing. Thread-safe.
 class WrappedStreams {
 public:
-    /// Throws Error(invalid_argument) if the stream is not of the device's primary context. One
-    /// that has been destroyed must not be given: CUDA cannot tell.
+    /// Throws Error(invalid_argument) if the stream does not belong to the device's primary
+    /// context. Do not pass a destroyed stream: CUDA cannot tell.
     std::shared_ptr<CudaStream> wrap(CudaDevice& device, cudaStream_t stream);
 
 private:

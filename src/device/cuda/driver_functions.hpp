@@ -4,8 +4,8 @@
 
 namespace guozhuang::device {
 
-/// Functions that the CUDA runtime lacks, or for which it first makes a context on device 0 (some
-/// 500 MB of device memory) in a thread that has none.
+/// Functions that the CUDA runtime lacks, or for which, in a thread without a context, it first
+/// makes one on device 0 (some 500 MB of device memory).
 struct DriverFunctions {
     PFN_cuCtxGetCurrent_v4000 get_context = nullptr;
     PFN_cuCtxSetCurrent_v4000 set_context = nullptr;

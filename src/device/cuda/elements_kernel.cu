@@ -86,8 +86,8 @@ struct SumLanes {
         const auto* elements = static_cast<const T*>(what.elements);
         auto count = what.count;
         auto* lanes = what.scratch;
-        // A thread for each lane, since a loop over them would spill registers: so as many launches
-        // as it takes with so many blocks.
+        // A thread for each lane, since a loop over lanes would spill registers; so as many
+        // launches as these blocks need.
         auto status = cudaSuccess;
         for (unsigned block = 0; block < blocks && status == cudaSuccess;) {
             const auto grid = processors.blocks_up_to(blocks - block, lanes_kernel<T, aligned>);

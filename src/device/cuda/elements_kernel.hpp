@@ -8,7 +8,7 @@
 
 namespace guozhuang::device {
 
-/// Elements whose squares are added up, as Driver::sum_of_squares. The arguments are checked.
+/// Checked arguments of Driver::sum_of_squares.
 struct SumLaunch {
     DType dtype;
     const void* elements;
@@ -21,7 +21,7 @@ struct SumLaunch {
 cudaError_t launch_sum_of_squares(const SumLaunch& launch, const Multiprocessors& processors,
                                   cudaStream_t stream);
 
-/// Loads the kernels of all element types for the current device, so that no launch has to.
+/// Loads the kernels of all element types for the current device, so that no launch does.
 cudaError_t load_elements_kernels(Occupancy& occupancy);
 
 }  // namespace guozhuang::device

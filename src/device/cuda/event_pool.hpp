@@ -8,23 +8,23 @@
 
 namespace guozhuang::device {
 
-/// CUDA events of one device, reused because creating and destroying them takes locks of the
-/// driver. A stream's wait for an event refers to the recording at the time of the call, so the
-/// event can be recorded again for other work. Never destroyed. Thread-safe.
+/// CUDA events of one device, reused because creating and destroying them takes driver locks. A
+/// stream's wait for an event refers to the recording at the time of the call, so the event can be
+/// recorded again for other work. Never destroyed. Thread-safe.
 class EventPool {
 public:
-    /// An event that nobody else has. The device is current.
+    /// An unused event. The device is current.
     cudaEvent_t take();
-    /// Calls nothing of CUDA's.
+    /// Makes no CUDA calls.
     void give_back(cudaEvent_t event) noexcept;
 
 private:
-    /// Null if there is none; then room is made for one that the caller makes.
+    /// Null if there is none; then it reserves room for an event that the caller creates.
     cudaEvent_t take_free();
 
     base::Mutex mutex_;
     std::size_t made_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
-    /// Has room for all events that were made.
+    /// Has room for all events that were created.
     std::vector<cudaEvent_t> free_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

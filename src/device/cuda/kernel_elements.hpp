@@ -14,10 +14,10 @@
 #include "device/cuda/kernel_shape.hpp"
 #include "device/reduction.hpp"
 
-/// How kernels read and write elements. For sources of kernels only.
+/// How kernels read and write elements. For kernel sources only.
 namespace guozhuang::device {
 
-/// The type that arithmetic happens in: 16-bit floats in f32, the others in their own.
+/// The type used for arithmetic: f32 for 16-bit floats, otherwise the element type.
 template <class T>
 struct Arithmetic {
     static __device__ T load(T value) { return value; }
@@ -53,8 +53,8 @@ struct alignas(pack_bytes) Pack {
     T lane[lanes];
 };
 
-/// Writes a pack in one access. An assignment becomes an access for each element where the compiler
-/// knows the pack by its elements.
+/// Writes a pack in one access. The compiler may turn an assignment into one access for each
+/// element.
 template <class T>
 __device__ void write_pack(T* to, const Pack<T>& pack) {
     uint4 bits;
@@ -62,7 +62,8 @@ __device__ void write_pack(T* to, const Pack<T>& pack) {
     __stwb(reinterpret_cast<uint4*>(to), bits);
 }
 
-/// How a range is cut: elements [0, head), then `packs` packs, then the rest, one by one.
+/// How a range is split: elements [0, head), then `packs` packs, then the remaining elements one by
+/// one.
 struct Extent {
     std::size_t count, head, packs;
 };

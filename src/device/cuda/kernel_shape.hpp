@@ -12,11 +12,11 @@ namespace guozhuang::device {
 inline constexpr unsigned threads_per_block = 256;
 inline constexpr std::size_t pack_bytes = 16;
 
-/// How many blocks of each kernel a multiprocessor of a device has room for, which depends on the
-/// kernel's registers. Read by any thread once all kernels are loaded.
+/// How many blocks of each kernel fit on a multiprocessor of a device, which depends on the
+/// kernel's registers. Any thread may read it once all kernels are loaded.
 class Occupancy {
 public:
-    /// Loads kernels for the current device before their first launch, for which CUDA may wait
+    /// Loads kernels for the current device before their first launch, which might otherwise wait
     /// until the device is idle.
     template <class... Kernels>
     cudaError_t load(Kernels*... kernels) {
@@ -44,7 +44,7 @@ struct Multiprocessors {
     int count;
     const Occupancy& occupancy;
 
-    /// As many as are on them at a time.
+    /// The number of blocks that run on them at the same time.
     template <class Kernel>
     unsigned most_blocks(Kernel* kernel) const {
         return static_cast<unsigned>(count) * occupancy.of(reinterpret_cast<const void*>(kernel));

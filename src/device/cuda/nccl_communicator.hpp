@@ -6,7 +6,7 @@
 
 namespace guozhuang::device {
 
-/// Every call leaves the thread's device as it was.
+/// Every call preserves the thread's current device.
 class CudaNcclCommunicator final : public NcclCommunicator {
 public:
     CudaNcclCommunicator(const NcclFunctions& nccl, const NcclId& id, int rank, int ranks,

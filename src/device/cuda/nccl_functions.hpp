@@ -6,8 +6,8 @@
 
 namespace guozhuang::device {
 
-/// The functions of an NCCL that has been loaded, which may be another than the one whose header
-/// this is: all of them are in every version from `oldest_nccl` on.
+/// The functions of the loaded NCCL, whose version may differ from the header's: every version from
+/// `oldest_nccl` on has them all.
 struct NcclFunctions {
     decltype(&ncclGetVersion) get_version = nullptr;
     decltype(&ncclGetErrorString) error_string = nullptr;
@@ -29,24 +29,25 @@ struct NcclFunctions {
     decltype(&ncclRecv) receive = nullptr;
 };
 
-/// The first with communicators that do not block.
+/// The first version with communicators that do not block.
 inline constexpr int oldest_nccl = NCCL_VERSION(2, 14, 0);
 
-/// The first that can be told how many CTAs to use; the header must be of such a one, too.
+/// The first version with a setting for the number of CTAs; the header must also be at least this
+/// version.
 inline constexpr int oldest_nccl_with_limit = NCCL_VERSION(2, 17, 0);
 
 /// "2.28.9"
 std::string nccl_version_text(int code);
 
 /// Fills the table from a library that dlopen() has returned. Throws Error(unavailable) with the
-/// reason why NCCL cannot be used.
+/// reason if NCCL cannot be used.
 NcclFunctions nccl_functions_of(void* library);
 
-/// Throws Error(unavailable) if NCCL cannot be told how many CTAs to use.
+/// Throws Error(unavailable) if NCCL has no setting for the number of CTAs.
 void require_cta_limit(const NcclFunctions& nccl);
 
-/// Throws Error(unavailable) unless NCCL has done what was tried, or is about to: the text says
-/// what was tried ("cannot connect"), and what NCCL answers. `communicator` may be null.
+/// Throws Error(unavailable) unless the call has succeeded or is in progress. The text has what was
+/// tried ("cannot connect") and the answer of NCCL. `communicator` may be null.
 void check_nccl(const NcclFunctions& nccl, ncclResult_t result, const char* tried,
                 ncclComm_t communicator,
                 std::source_location where = std::source_location::current());

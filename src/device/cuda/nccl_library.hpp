@@ -11,9 +11,9 @@ namespace guozhuang::device {
 
 using DeviceByIndex = std::function<CudaDevice&(int device)>;
 
-/// As Driver::nccl. A process has one NCCL: that which the program has loaded, else the first that
-/// was wanted and could be loaded. It is never unloaded.
-/// `is_limited`: it must be one that can be told how many CTAs to use.
+/// See Driver::nccl. A process has one NCCL: the one that the program has loaded, otherwise the
+/// first that was wanted and could be loaded. It is never unloaded. `is_limited`: it must have a
+/// setting for the number of CTAs.
 OrReason<Nccl*> nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited);
 
 }  // namespace guozhuang::device

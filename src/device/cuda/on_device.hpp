@@ -5,9 +5,9 @@
 
 namespace guozhuang::device {
 
-/// Puts the calling thread into relaxed capture mode: in the other modes many calls of ours would
-/// break a graph that the program captures meanwhile, on this thread or on another one. In the end
-/// the thread has the mode that it had.
+/// Puts the calling thread into relaxed capture mode: in the other modes many of our calls would
+/// break a graph that the program captures meanwhile, on this thread or another. The destructor
+/// restores the previous mode.
 class RelaxedCapture {
 public:
     RelaxedCapture();
@@ -19,10 +19,10 @@ private:
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-/// Makes a device current for the calling thread, in relaxed capture mode, and in the end the
-/// context that was current before, or none. Setting device 0 again would instead create a context
-/// on it in a thread that had none. CudaDevice::use() makes one. Within another one for the same
-/// device it calls nothing of CUDA's.
+/// Makes a device current for the calling thread, in relaxed capture mode. The destructor restores
+/// the context that was current before, or none; setting device 0 instead would create a context in
+/// a thread that had none. CudaDevice::use() makes an OnDevice. Inside another OnDevice for the
+/// same device it makes no CUDA calls.
 class OnDevice {
 public:
     /// With the device's primary context, which is known.
@@ -40,7 +40,7 @@ private:
     bool switched_ = false;
 };
 
-/// The calling thread's, or null.
+/// The calling thread's context, or null.
 CUcontext current_context();
 
 }  // namespace guozhuang::device

@@ -56,8 +56,8 @@ struct Max {
 };
 
 /// One element of each input, or a pack of them, lane by lane. Combines along the balanced tree,
-/// split at the largest power of two: as a number is counted up in binary. Digit d is there if bit
-/// d of the count is set, and holds 2^d inputs that follow each other.
+/// split at the largest power of two, like a binary counter: digit d exists if bit d of the count
+/// is set, and holds 2^d adjacent inputs.
 template <class Op, class T, unsigned lanes>
 class TreeReduction {
 public:

@@ -22,7 +22,7 @@ cudaError_t launch_reduce(const ReduceLaunch& launch, const Multiprocessors& pro
                           cudaStream_t stream);
 
 /// Loads the kernels of all operations and element types for the current device, so that no launch
-/// has to.
+/// does.
 cudaError_t load_reduce_kernels(Occupancy& occupancy);
 
 }  // namespace guozhuang::device

@@ -83,7 +83,7 @@ void HostReduce::combine_tree(std::span<std::byte> into,
 }
 
 /// `into` may be one of the inputs: the last step reads an element of a lone input before it writes
-/// it, and all others have been read by then.
+/// it, and has read all others by then.
 void HostReduce::combine_block(std::span<std::byte> into,
                                std::span<const std::span<const std::byte>> inputs,
                                const Block& block) const {

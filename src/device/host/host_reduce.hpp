@@ -27,7 +27,7 @@ public:
     void combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
                           std::span<const std::byte> right) const override;
     void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const override;
-    /// Takes at least one input. Two are combined and finished in one pass, more in blocks that
+    /// Takes at least one input. Combines and finishes two inputs in one pass, more in blocks that
     /// stay in the first-level cache; needs 4 KiB of stack for each level of the tree.
     void combine_tree(std::span<std::byte> into,
                       std::span<const std::span<const std::byte>> inputs) const override;

@@ -249,8 +249,8 @@ void convert(std::span<std::byte> into, std::span<const std::byte> from) {
     transform<To, From>(into, Keep(), from);
 }
 
-/// Calls run(f) with the operation on vectors that finishes floats. To multiply by the reciprocal
-/// of a power of two gives the bits of the division, several times as fast.
+/// Calls run(f) with the operation on vectors that finishes floats. Multiplying by the reciprocal
+/// of a power of two gives the same bits as the division, several times as fast.
 template <class Run>
 void with_finish(const Finish& finish, const Run& run) {
     const bool is_power_of_two = (finish.divisor & (finish.divisor - 1)) == 0;
@@ -327,7 +327,7 @@ inline double total(std::array<double, dot_lanes> sums) {
     return sums[0];
 }
 
-/// The factor of one side: what the two sides share is counted half for each.
+/// The factor of one side: each side contributes half of what they share.
 inline double weight(double dot, double square) {
     return square == 0 ? 1 : 1 - dot / (2 * square);
 }

@@ -9,9 +9,9 @@
 // The arithmetic of host reductions: vectorised loops, chosen at run time for this processor.
 // Elements and partials are those of collectives/concepts/reduce.hpp. Pure, thread-safe; the
 // kernels never throw. Spans of one call hold the same number of elements and need no alignment.
-// `into` may be one of the operands (the same span); it must not overlap them otherwise.
+// `into` may be one of the operands (the same span); it must not overlap them in any other way.
 //
-// Integer sums and products wrap modulo 2^bits, also the sum that an average divides: callers widen
+// Integer sums and products wrap modulo 2^bits, as does the sum of an average: callers widen
 // integers first (averages_in_i64). Floating min and max propagate NaN from either side and put -0
 // below +0, so the order of the operands does not matter. A sum or product of two NaNs returns
 // either of them.
@@ -48,7 +48,7 @@ constexpr std::size_t partial_size_of(DType dtype) noexcept {
 
 /// The best kernels that this processor can run; average combines as sum does. Throws
 /// Error(invalid_argument) for an op that is not defined on the dtype: sum, average and product of
-/// boolean; and for adasum, which is no loop over elements.
+/// boolean; and for adasum, which is not a loop over elements.
 Kernels kernels_for(DType dtype, ReduceOp op);
 
 /// into = Adasum(left, right) = (1 - l.r / 2|l|^2) l + (1 - l.r / 2|r|^2) r, on the partials of one

@@ -11,9 +11,9 @@ namespace guozhuang::wire {
 /// The control messages of one process set. Not thread-safe (see engine::Control). The transport
 /// must outlive it; before the transport closes, flushed() must have returned true.
 ///
-/// Every message is in an envelope: the format's version, the set's identity, the length and a
-/// checksum. A message that is corrupt, cut off, foreign or of another version becomes an
-/// Error(wire) that names the sender. A message of an earlier epoch of the context is dropped.
+/// Every message has an envelope: the format's version, the set's identity, the length and a
+/// checksum. A message that is corrupt, truncated, foreign or of another version becomes an
+/// Error(wire) that names the sender. A message from an earlier epoch of the context is dropped.
 class ControlChannel final : public engine::Control {
 public:
     /// `ranks`: world ranks by group rank; this rank is one of them.

@@ -18,8 +18,7 @@ struct Group {
     /// Waits that last longer fail with Error(timeout).
     base::Deadline deadline = base::no_deadline;
 
-    /// Some of its ranks, this one among them, as a group of their own. The world ranks must
-    /// outlive it.
+    /// Some of its ranks, including this one, as a new group. The world ranks must outlive it.
     Group subgroup(std::span<const int> world_ranks, int rank) const {
         auto some = *this;
         some.ranks = world_ranks;
@@ -45,7 +44,7 @@ struct Group {
         if (ready()) return;
         base::WaitLoop wait_loop(transport.doorbell(), settings, deadline);
         for (unsigned look = 1; !ready(); ++look) {
-            // A look at the control messages costs as much as one at the data: so it comes rarely
+            // A look at the control messages costs as much as one at the data, so it looks rarely
             // while spinning, and always before sleeping.
             const bool pump_now =
                 pump && (look % looks_for_each_pump == 0 || wait_loop.about_to_sleep());

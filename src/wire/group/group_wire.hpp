@@ -11,7 +11,7 @@
 namespace guozhuang::wire {
 
 /// The Wire of a process set: collective algorithms send and receive through it. For one thread at
-/// a time. Whatever the group refers to must outlive it.
+/// a time. Everything that the group refers to must outlive it.
 class GroupWire {
 public:
     using Ticket = Transport::Ticket;

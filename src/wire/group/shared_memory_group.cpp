@@ -14,7 +14,7 @@
 namespace guozhuang::wire {
 namespace {
 
-/// Smaller copies are not streamed: much of them would be parts of cache lines.
+/// Smaller copies are not streamed: too much of them would be partial cache lines.
 constexpr std::size_t least_streamed = 1024;
 constexpr int turns_to_spin = 100;
 /// The engine's lock is held meanwhile.
@@ -27,8 +27,8 @@ base::WaitSettings capped(base::WaitSettings settings) {
     return settings;
 }
 
-/// How long a thread waits for the others' offers: as long as it spins, or sleeps a while where it
-/// must not spin. Ranks that take turns never sleep: they give up after a while.
+/// How long a thread waits for the others' offers: while it spins, or a short sleep if it must not
+/// spin. Ranks that take turns never sleep: they give up after a while.
 class OfferWait {
 public:
     explicit OfferWait(const Group& group)
@@ -153,8 +153,8 @@ void SharedMemoryGroup::decline() noexcept {
     }
 }
 
-/// Waits until all have offered, or the round is doubted, by this rank at the latest when it gives
-/// up. Doubts it, too, if the job is over, as the call will hear when it is submitted.
+/// Waits until all ranks have offered, or one doubts the round; this rank doubts it when it gives
+/// up, or if the job is over, which the call finds out when it is submitted.
 bool SharedMemoryGroup::goes_ahead(std::uint64_t round) noexcept {
     bool is_on = false;
     try {
@@ -170,7 +170,7 @@ bool SharedMemoryGroup::goes_ahead(std::uint64_t round) noexcept {
     return is_on;
 }
 
-/// Whether all have offered the same, and nobody doubts it: else this rank does.
+/// Whether all have offered the same, and nobody doubts the round; otherwise this rank does.
 bool SharedMemoryGroup::await_offers(std::uint64_t round) {
     const auto own = staging_.head(rank(), round).offer;
     std::optional<OfferWait> wait;
@@ -184,12 +184,12 @@ bool SharedMemoryGroup::await_offers(std::uint64_t round) {
         if (!wait) wait.emplace(group_);
         if (!wait->turn()) return false;
     }
-    // The last look at the verdict comes after that at the last offer.
+    // The last look at the verdict comes after the look at the last offer.
     return doubted_round() != round;
 }
 
-/// Doubts the round, unless another rank has, and gives the verdict, unless another has: so all get
-/// the same one.
+/// Doubts the round and gives the verdict, each unless another rank has, so that all get the same
+/// verdict.
 bool SharedMemoryGroup::settle(std::uint64_t round) noexcept {
     auto& word = staging_.verdict->word;
     auto verdict = word.load();

@@ -12,19 +12,19 @@
 namespace guozhuang::wire {
 
 /// The PeerMemory of a process set whose ranks are on one host: collective algorithms stage data in
-/// it. For one thread at a time. Whatever the group refers to must outlive it.
+/// it. For one thread at a time. Everything that the group refers to must outlive it.
 ///
-/// A round may be *offered* before the ranks have agreed on an operation, with a fingerprint of
-/// what it is for. It goes ahead if all ranks offer it with the same one. A rank that sees that
-/// they have, and no doubt in the verdict, goes ahead. A rank that doubts (another offers something
-/// else, it has waited for long enough, it is about something else itself) first says so in the
-/// verdict, then looks at the offers once more: if some are missing, the round is off. Any rank
-/// that sees the doubt may draw that conclusion: none depends on another to leave a round. All
-/// leave a round out that is off. docs/decisions/038 and tests/model/offers.pml say why this is
-/// right.
+/// A round may be *offered* before the ranks have agreed on an operation, with a fingerprint of the
+/// call. It goes ahead if all ranks offer it with the same fingerprint. A rank that sees all
+/// offers, and no doubt in the verdict, goes ahead. A rank that doubts (another rank offers
+/// something else, it has waited long enough, or it does something else itself) first says so in
+/// the verdict, then looks at the offers once more: if some are missing, the round is off. Any rank
+/// that sees the doubt may draw that conclusion, so no rank depends on another to leave a round.
+/// All ranks skip a round that is off. docs/decisions/038 and tests/model/offers.pml show why this
+/// is right.
 class SharedMemoryGroup {
 public:
-    /// `staging`: of as many ranks, used by no other object; must outlive this.
+    /// `staging`: for as many ranks, used by no other object; must outlive this.
     SharedMemoryGroup(const Group& group, const Staging& staging);
 
     int rank() const noexcept { return group_.group_rank; }
@@ -42,8 +42,8 @@ public:
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) noexcept;
 
     void publish(std::size_t bytes);
-    /// Throws Error(aborted), Error(timeout), or what the pump throws; not of a round that is
-    /// offered.
+    /// Throws Error(aborted), Error(timeout), or what the pump throws; for an offered round it does
+    /// not throw.
     bool await(std::uint64_t round);
     void answer(std::uint64_t round, std::size_t bytes);
     void await_answers(std::uint64_t round);
@@ -56,18 +56,18 @@ public:
         if (group_.pump != nullptr) group_.pump->pump();
     }
 
-    /// To be called before each operation that the ranks have agreed on.
+    /// Call it before each operation that the ranks have agreed on.
     void begin() noexcept { leave_out_doubted(); }
-    /// To be called before one that they have not: its first round is offered. Returns false if it
-    /// cannot be: the others have gone on without this rank, or may not be done with an earlier
-    /// round.
+    /// Call it before an operation that they have not agreed on: offers its first round. Returns
+    /// false if it cannot: the others have gone on without this rank, or may not be done with an
+    /// earlier round.
     bool begin_offer(std::uint64_t fingerprint) noexcept;
-    /// Declines the round that others have offered, if there is one: this rank is about something
-    /// else.
+    /// Declines the round that others have offered, if there is one, because this rank does
+    /// something else.
     void decline() noexcept;
 
-    /// From here on what this rank puts goes past its caches, or does not. Each rank may choose
-    /// that for itself.
+    /// Sets whether data that this rank writes from now on bypasses its caches. Each rank may
+    /// choose for itself.
     void set_streams(bool streams) noexcept { streams_ = streams; }
     bool streams() const noexcept { return streams_; }
 
@@ -99,7 +99,7 @@ private:
     std::uint64_t offer_ = 0;        ///< of the next round to be published; 0: it is agreed on
     std::uint64_t offered_ = 0;      ///< the round that this rank has offered and not yet awaited
     std::size_t bytes_offered_ = 0;  ///< in that round
-    /// No rank needs a room any more that this one may write: all have published the round before.
+    /// No rank still needs a room that this one may write: all have published the round before.
     bool may_offer_ = true;
     bool streams_ = false;
     bool streamed_ = false;  ///< whether something was streamed in this round

@@ -15,7 +15,8 @@
 namespace guozhuang::wire {
 namespace {
 
-/// Small: there are many short-lived hubs, and messages of several chunks are worth having.
+/// Small, because there are many short-lived hubs, and messages of several chunks are useful in
+/// tests.
 std::size_t stage_bytes_for(int hosts) {
     constexpr std::size_t on_one_host = std::size_t{64} << 10;
     return hosts == 1 ? on_one_host : 2 * on_one_host * static_cast<std::size_t>(hosts);
@@ -73,7 +74,7 @@ struct Endpoint {
     std::deque<InFlight*> sends GUOZHUANG_GUARDED_BY(mutex), receives GUOZHUANG_GUARDED_BY(mutex);
 };
 
-/// The oldest half in `waiting` that `other` (of rank `peer`) completes, taken out of it; null if
+/// Takes the oldest half that `other` (of rank `peer`) completes out of `waiting`; null if there is
 /// none.
 InFlight* take_match(std::deque<InFlight*>& waiting, const InFlight& other, bool other_sends) {
     const auto fits = [&](const InFlight* half) {
@@ -193,8 +194,8 @@ public:
 
     void abort(const base::AbortCause& cause) noexcept override { state_->abort(cause); }
 
-    /// Every copy is made under the lock of an endpoint: once this rank's halves are out of all
-    /// of them, nobody touches their memory.
+    /// Every copy is made under an endpoint's lock: once this rank's halves are out of all
+    /// endpoints, nobody touches their memory.
     bool abandon() noexcept override {
         abandoned_.store(true, std::memory_order_seq_cst);
         regions()->remove_all();
@@ -246,9 +247,9 @@ private:
             base::throw_cause(state_->of(rank_).bell);
     }
 
-    /// Completes the message if its other half is there, or leaves this half for the one that comes
-    /// second. The copy is made under the receiver's lock: that is what lets abort() promise that
-    /// no copy is under way.
+    /// Completes the message if its other half is there, or leaves this half for the other one to
+    /// find. The copy is made under the receiver's lock, so that abort() can promise that no copy
+    /// is running.
     Ticket start(int peer, Tag tag, std::span<const std::byte> source, std::span<std::byte> target,
                  bool sends) {
         InFlight& half = state_->of(rank_).messages.take();

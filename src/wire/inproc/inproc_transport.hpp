@@ -7,22 +7,22 @@
 namespace guozhuang::wire {
 
 /// Ranks as threads of one process: the transport of tests, of simulations, and of a process that
-/// was started alone. The ranks are one host, or take each other for ranks of several.
+/// was started alone. The ranks are on one host, or simulate several hosts.
 ///
 /// Data is moved once, from the sender's memory to the receiver's, by whichever of the two comes
 /// second. Thread-safe.
 class InprocHub {
 public:
     /// `settings` defaults to what suits `ranks` threads on the cores of this process. `hosts`: at
-    /// most as many as ranks; neighbours are together, as evenly as can be.
+    /// most as many as ranks; neighbours share a host, as evenly as possible.
     explicit InprocHub(int ranks, std::optional<base::WaitSettings> settings = std::nullopt,
                        int hosts = 1);
     ~InprocHub();
     InprocHub(const InprocHub&) = delete;
     InprocHub& operator=(const InprocHub&) = delete;
 
-    /// The transport of one rank; to be taken at most once for each. It keeps what it needs of the
-    /// hub alive.
+    /// The transport of one rank; call it at most once for each. It keeps alive what it needs of
+    /// the hub.
     std::unique_ptr<Transport> transport(int rank);
 
     /// Ends the job: every wait of every rank throws Error(aborted), and so does every later send

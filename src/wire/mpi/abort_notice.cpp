@@ -12,8 +12,8 @@ namespace {
 constexpr auto time_to_tell = std::chrono::milliseconds(200),
                time_to_hear = std::chrono::milliseconds(400);
 
-/// Waits for a moment until `holds()`, and returns it. Uses a doorbell of its own, since the rank's
-/// may be aborted.
+/// Waits a moment until `holds()`, and returns whether it does. Uses its own doorbell, since the
+/// rank's may be aborted.
 template <class Holds>
 bool is_true_within(const base::WaitSettings& wait, std::chrono::milliseconds time,
                     const Holds& holds) {

@@ -12,29 +12,29 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Notice that the job has ended, and why, for ranks whose doorbell the sender cannot ring. Sent as
-/// plain bytes, without the envelope of control messages, because it must still work where a
-/// control channel has failed.
+/// Tells ranks whose doorbell the sender cannot ring that the job has ended, and why. Sent as plain
+/// bytes, without the envelope of control messages, because it must still work after a control
+/// channel has failed.
 struct AbortNotice {
     std::int32_t culprit = -1;
     std::int32_t code = 0;  ///< an ErrorCode
     std::array<char, sizeof(base::Doorbell::cause)> text{};
 
-    /// Throws Error(wire) if the message is not a notice, or its code is no ErrorCode.
+    /// Throws Error(wire) if the message is not a notice, or its code is not an ErrorCode.
     static AbortNotice from(const Messages::Message& message);
     /// Valid as long as this.
     base::AbortCause cause() const noexcept;
 };
 
-/// A notice that is sent to several ranks. MPI uses its memory until it has left. To be used under
-/// the lock for calls of MPI.
+/// A notice sent to several ranks. MPI uses its memory until it has left. Use it under the lock for
+/// MPI calls.
 class OutgoingAbortNotice {
 public:
     explicit OutgoingAbortNotice(const base::AbortCause& cause) noexcept;
     /// Starts to send. False if MPI refuses.
     bool send(MPI_Comm communicator, int to, int tag);
-    /// Waits a moment until the notice has left. Not to be called under `calls`, the lock for calls
-    /// of MPI.
+    /// Waits a moment until the notice has left. Do not call it with `calls`, the lock for MPI
+    /// calls, held.
     bool has_left_soon(base::Mutex& calls, const base::WaitSettings& wait);
 
 private:
@@ -44,8 +44,8 @@ private:
     std::vector<MPI_Request> requests_;
 };
 
-/// Waits a moment, and returns whether the job of this rank is over or its session closed by then.
-/// For a rank whose link to another host has ended: a rank of that host may tell it more.
+/// Waits a moment, and returns whether this rank's job is over or its session closed by then. For a
+/// rank whose link to another host has ended: a rank of that host may tell it more.
 bool job_ends_soon(const base::Doorbell& bell, const trace::Activity& own,
                    const base::WaitSettings& wait);
 

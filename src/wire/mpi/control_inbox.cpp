@@ -33,7 +33,7 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
         check(MPI_Imrecv(stored.message.bytes.data(), length, MPI_BYTE, &handle, &stored.request),
               "MPI_Imrecv");
     } catch (...) {
-        incoming_.pop_back();  // else it would seem to have arrived
+        incoming_.pop_back();  // otherwise it would seem to have arrived
         throw;
     }
 }

@@ -9,23 +9,23 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Control messages that have been matched, and may still be arriving. To be used under the lock
-/// for calls of MPI.
+/// Control messages that have been matched and may still be arriving. Use it under the lock for MPI
+/// calls.
 class ControlInbox {
 public:
-    /// Returns the next whole message with this tag, unless an earlier one of its sender is still
+    /// Returns the next whole message with this tag, unless an earlier one from its sender is still
     /// arriving.
     std::optional<Messages::Message> poll(MPI_Comm communicator, int tag);
 
     /// The same, but looks only every few milliseconds.
     std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag);
 
-    /// Receives messages that nobody will poll for: ranks' last messages may cross. MPI would lose
-    /// their memory with the communicator.
+    /// Receives messages that nobody will poll for, since the ranks' last messages may cross.
+    /// Otherwise MPI would leak their memory with the communicator.
     void take_the_rest(MPI_Comm communicator);
 
-    /// Keeps the memory of messages that have not arrived to the end of the process: they may never
-    /// arrive, or do so later.
+    /// Keeps the memory of messages that have not arrived until the process ends: they may arrive
+    /// later, or never.
     void keep_for_ever();
 
 private:

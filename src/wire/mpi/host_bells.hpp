@@ -9,11 +9,11 @@
 
 namespace guozhuang::wire::mpi {
 
-/// This rank's doorbell and activity, in the memory of its host or, if it shares none, its own; and
-/// the doorbells of the host's other ranks. Not to be moved.
+/// This rank's doorbell and activity, in the host's shared memory or, without it, in this object;
+/// and the doorbells of the host's other ranks. Must not be moved.
 class HostBells {
 public:
-    /// To be called once; the host must not be moved afterwards.
+    /// Called once; the host must not be moved afterwards.
     void connect(Host& host) {
         bells_.assign(host.topology.host_of.size(), nullptr);
         if (!host.memory) return all_.push_back(own_);

@@ -64,7 +64,7 @@ std::vector<Monitor::WatchedProcess> others_of(MPI_Comm host_comm, const Host& h
     return others;
 }
 
-/// Makes something that this rank can do without.
+/// Makes an object that this rank can do without.
 template <class Make>
 auto attempt(Make&& make) -> device::OrReason<decltype(make())> {
     try {
@@ -93,8 +93,8 @@ T exchange(MPI_Comm world, const T& mine, int to, int from) {
     return theirs;
 }
 
-/// A ring of links between the first ranks of the hosts, so that somebody is left to tell of a host
-/// whose ranks all die. Returns those before and after this rank, if it is a first rank.
+/// Makes a ring of links between the first ranks of the hosts, so that somebody can report a host
+/// whose ranks all die. Returns the links before and after this rank, if it is a first rank.
 std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const Host& host) {
     if (host.hosts == 1 || host.local_rank != 0) return {};
     const auto first_rank_of = [&](int which) {
@@ -110,7 +110,7 @@ std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const 
     if (listener.value) mine.offer = listener.value->offer();
     const auto next = exchange(world, mine, before, after),
                previous = exchange(world, mine, after, before);
-    // The kernel connects with a process that listens, so both ends need not be there at the same
+    // The kernel connects to a listening process, so the two ends need not be there at the same
     // time; nor does a connection mean that the right process is there.
     auto onward = attempt(
         [&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
@@ -141,8 +141,8 @@ std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const 
     return linked;
 }
 
-/// The ranks of other hosts wait for this one in MPI, where they hear nothing: only MPI can end
-/// them.
+/// The ranks of other hosts wait for this one inside MPI, where no news reaches them: only MPI can
+/// end them.
 bool end_with(const Monitor::End& end, bool has_other_hosts) {
     const auto text = describe_death(end, "during init");
     base::log_error(text);
@@ -152,7 +152,7 @@ bool end_with(const Monitor::End& end, bool has_other_hosts) {
     return true;
 }
 
-/// As affinity and quotas have it.
+/// Follows affinity and quotas.
 int cores_together(MPI_Comm machine) {
     const auto& mine = topology::this_machine();
     topology::CoreMask all{};
@@ -162,7 +162,7 @@ int cores_together(MPI_Comm machine) {
     return topology::cores_within(topology::count(all), gather(machine, mine.quota));
 }
 
-/// The ranks on which it does not hold.
+/// The ranks on which the condition does not hold.
 std::vector<int> exceptions(MPI_Comm world, bool here) {
     const auto holds = gather(world, here ? 1 : 0);
     std::vector<int> ranks;
@@ -172,7 +172,7 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
 }
 
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep
-/// until it is rung.
+/// until somebody rings.
 std::optional<HostMemory> share_memory(MPI_Comm host_comm, const Host& host, bool wanted) {
     if (exceptions(host_comm, wanted).size() == host.ranks.size()) return std::nullopt;
     const auto ranks = static_cast<int>(host.ranks.size());
@@ -291,7 +291,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     sort_into_hosts(first_ranks(world, rank, host_comm), rank, host);
     host.others = others_of(host_comm, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
-    // The monitor that stays will warn of what it cannot watch; these two need not.
+    // The monitor that stays will warn of processes that it cannot watch; these two need not.
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
     host.linked = link_hosts(world, rank, host);
     const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);

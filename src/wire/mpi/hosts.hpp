@@ -13,7 +13,7 @@
 
 namespace guozhuang::wire::mpi {
 
-/// The size of a rank's stage, where it shares memory.
+/// The size of a rank's stage, if it shares memory.
 inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 
 /// This rank's host: the ranks on it, and what they share.
@@ -26,9 +26,9 @@ struct Host {
     std::vector<Monitor::WatchedProcess> linked;
     int local_rank = 0;     ///< of this rank among them
     int cores = 1;          ///< of this machine, that its ranks may use together
-    int machine_ranks = 1;  ///< those; more than this host's where hosts are simulated
-    /// Empty if it is not wanted, or if a rank of the host could not have it (one warning was
-    /// logged then).
+    int machine_ranks = 1;  ///< those ranks; more than this host has if hosts are simulated
+    /// Empty if it is not wanted, or if a rank of the host could not map it (which logged one
+    /// warning).
     std::optional<HostMemory> memory;
     bool all_have_memory = false;      ///< on every host
     std::vector<int> without_threads;  ///< the ranks that may not call MPI on any thread
@@ -43,14 +43,14 @@ std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause
 /// Processes whose end this rank notices by itself.
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host);
 
-/// How a rank has ended too early, as a text and a code: it has died, or has left for a reason.
+/// Says as a text and a code how a rank has ended too early: it has died, or has left for a reason.
 /// `theirs`: its activity, null if this rank cannot see it.
 std::pair<std::string, ErrorCode> describe_end(const Monitor::End& end,
                                                const trace::Activity* theirs);
 
-/// Where a rank writes what it is doing; null without shared memory, or for a rank of another host.
+/// The activity that a rank writes; null without shared memory, or for a rank of another host.
 trace::Activity* activity_of(Host& host, int rank);
-/// Reads what a rank is doing; empty without shared memory, or for a rank of another host.
+/// Reads a rank's activity; empty without shared memory, or for a rank of another host.
 std::optional<trace::RankStatus> look_at(Host& host, int rank);
 
 /// Throws Error(unavailable): the ranks do not all share memory, so each must be allowed to call
@@ -59,8 +59,8 @@ std::optional<trace::RankStatus> look_at(Host& host, int rank);
 
 /// Collective over `world`, blocking. `threads`: whether this rank may call MPI on any thread.
 /// Reads shared_memory and simulated_host of the configuration. Throws Error(wire). If a rank of
-/// the host, or a linked one, dies meanwhile, this process ends: nothing else ends an MPI call that
-/// waits for the dead rank.
+/// the host, or a linked one, dies meanwhile, this ends the process: nothing else ends an MPI call
+/// that waits for the dead rank.
 Host discover_host(MPI_Comm world, const base::Config& config, bool threads);
 
 }  // namespace guozhuang::wire::mpi

@@ -28,7 +28,7 @@ struct InFlight {
 };
 
 /// The sends and receives in flight. A ticket is an index into the table and the generation of its
-/// use. Indices are used again, with the memory of their entries.
+/// use. Indices are reused, with the memory of their entries.
 class MessageTable {
 public:
     InFlight& open(Messages::Ticket& ticket) {

@@ -10,12 +10,12 @@
 
 namespace guozhuang::wire::mpi {
 
-/// From this size on a sender may need the receiver to make progress (rendezvous), so the receiver
+/// Above this size a sender may need the receiver to make progress (rendezvous), so the receiver
 /// rings it. MPI libraries send smaller messages at once.
 inline constexpr std::size_t eager_bytes = 4096;
 
-/// The sends and receives that MPI is working on, each cut into fragments. To be used under the
-/// lock for calls of MPI.
+/// The sends and receives that MPI is working on, each cut into fragments. Use it under the lock
+/// for MPI calls.
 class MessagesInFlight {
 public:
     using Ticket = Messages::Ticket;

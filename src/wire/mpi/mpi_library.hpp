@@ -21,17 +21,16 @@ bool is_running();
 
 /// One use of MPI by this process, from construction to close().
 ///
-/// If MPI has been initialised before, whoever did so finalises it. Otherwise the first Use
-/// initialises it (once: MPI cannot be initialised twice), and it is finalised when the process
-/// exits. It is not if the user has done so, or if a use was given up and none closed since: other
-/// ranks may then never call MPI_Finalize, and waiting for them would hang.
-/// their MPI_Finalize, and waiting for them would hang.
+/// If MPI was initialised before, its initialiser also finalises it. Otherwise the first Use
+/// initialises it (once: MPI cannot be initialised twice), and MPI is finalised when the process
+/// exits, unless the user has done so, or a use was given up and none closed since: other ranks may
+/// then never call MPI_Finalize, and waiting for them would hang.
 class Use {
 public:
     /// `before_finalise`: called by the user's MPI_Finalize if a use is open then, while MPI still
     /// runs. May be null.
     explicit Use(void (*before_finalise)() = nullptr);
-    void close() noexcept;  ///< to be called by all ranks
+    void close() noexcept;  ///< collective
     void give_up() noexcept;
     int thread_level() const noexcept { return thread_level_; }
 

@@ -33,7 +33,7 @@ namespace {
 using mpi::check;
 using mpi::MessageSide;
 
-/// The tag of messages that tell another host why the job ends.
+/// The tag of messages that tell other hosts why the job ends.
 constexpr Tag abort_notice_tag{job_context, Lane::host_data, 0};
 
 class MpiTransport final : public Transport {
@@ -162,7 +162,7 @@ MpiTransport::~MpiTransport() {
     inbox_.keep_for_ever();
 }
 
-/// On one host no message has to go through MPI, so any thread level will do. Between hosts the
+/// On one host no message has to go through MPI, so any thread level is enough. Between hosts the
 /// coordinator threads call MPI.
 void MpiTransport::require_threads() {
     const base::Lock lock(mutex_);
@@ -186,7 +186,7 @@ void MpiTransport::require_open() {
     if (abandoned_) base::throw_cause(doorbell());
 }
 
-/// Ends the job for other ranks. Returns whether all of them have been told.
+/// Ends the job for other ranks. Returns whether all of them have been notified.
 bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     abort_host(cause);
     auto notified = Notified::nobody;
@@ -196,7 +196,7 @@ bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     return notified_ != Notified::some;
 }
 
-/// Aborts this rank last: it may end in response, and others must not hear of that first.
+/// Aborts this rank last: its process may end in response, and others must not hear of that first.
 void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
     base::note_cause(bells_.all(), cause);
     for (base::Doorbell* bell : bells_.all())
@@ -209,7 +209,7 @@ void MpiTransport::announce_quit(std::string_view reason) noexcept {
     for (const auto& process : host_.linked) process.link->say(reason);
 }
 
-/// Waits only for a while, since dead ranks receive nothing.
+/// Waits only a while, since dead ranks receive nothing.
 bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
     auto owned = std::make_unique<mpi::OutgoingAbortNotice>(cause);
     auto& notice = *owned;
@@ -236,8 +236,8 @@ void MpiTransport::apply_abort_notice(const Message& message) {
     abort_host(notice.cause());
 }
 
-/// Returns whether the process of a rank has ended too early, which ends the job: because of that
-/// rank, or of what that rank knew as the first cause. Called on the monitor's thread.
+/// Returns whether the process of a rank has ended too early, which ends the job; the cause is that
+/// rank, or the first cause that it knew. Called on the monitor's thread.
 bool MpiTransport::on_process_end(const Monitor::End& end) try {
     const auto* const theirs = mpi::activity_of(host_, end.process.rank);
     if (theirs != nullptr

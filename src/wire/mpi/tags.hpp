@@ -10,7 +10,7 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Where the fields of a tag are in MPI's tag, from the right: lane, context, user tag.
+/// The fields of a tag within MPI's tag, from the right: lane, context, user tag.
 constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
 static_assert(static_cast<int>(last_of(Lane{})) < 1 << lane_bits);
 

@@ -42,7 +42,7 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
     flush_all();
 }
 
-/// As much as there is room for.
+/// Sends as much as there is room for.
 bool HostMessages::flush(RingPair& pair) {
     while (pair.sent < pair.backlog.size() && pair.out.has_room(1)) {
         const auto rest = std::span(pair.backlog).subspan(pair.sent);
@@ -79,8 +79,8 @@ void HostMessages::discard() {
     }
 }
 
-/// Whether a message of that rank is whole. If there is no memory for it, another call goes on
-/// where this one threw.
+/// Whether a message from this rank is complete. If there is no memory for it, the next call
+/// continues where this one threw.
 bool HostMessages::receive(RingPair& pair) {
     const auto head = std::as_writable_bytes(std::span(&pair.head, 1));
     for (;;) {
@@ -122,7 +122,7 @@ std::optional<Messages::Message> HostMessages::poll(std::uint32_t channel,
     for (auto& pair : ring_pairs_) {
         while (receive(pair)) {
             const bool is_next = pair.head.channel == channel && (!from || *from == pair.rank);
-            // If there is no memory to keep it, it is whole for the next call, too.
+            // If there is no memory to keep it, the next call finds it complete, too.
             if (!is_next) arrived_[pair.head.channel].push_back({pair.rank, {}});
             pair.arrived = 0;
             if (is_next) return Messages::Message{pair.rank, std::exchange(pair.message, {})};

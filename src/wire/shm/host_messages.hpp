@@ -15,30 +15,30 @@
 
 namespace guozhuang::wire {
 
-/// Messages between the ranks of one host, through shared memory: those of one sender and channel
-/// arrive in order. Bytes that a ring has no room for wait on the sender's side until the receiver
-/// polls, so a rank must poll even if it expects nothing. Ranks are world ranks. Nothing blocks.
-/// Thread-safe.
+/// Messages between the ranks of one host, through shared memory. Messages of one sender and
+/// channel arrive in order. Bytes that a ring has no room for wait on the sender's side until the
+/// receiver polls, so a rank must poll even if it expects nothing. Ranks are world ranks. Nothing
+/// blocks. Thread-safe.
 class HostMessages {
 public:
     struct HostRank {
         int rank = 0;
         base::Doorbell& bell;
     };
-    /// `host_ranks`: all of the host, ascending, this one, which is `local_rank`, included; bells
-    /// and rings outlive this.
+    /// `host_ranks`: all ranks of the host, ascending, including this one, `local_rank`. Bells and
+    /// rings outlive this.
     HostMessages(const MessageRings& rings, std::span<const HostRank> host_ranks, int local_rank);
 
-    /// Takes a copy and wakes the receiver, if it waits, with a ring for this audience.
+    /// Takes a copy, and rings the receiver for this audience if it waits.
     void send(int to, std::uint32_t channel, std::span<const std::byte> bytes,
               base::Audience audience = base::everybody);
-    /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws
-    /// Error(wire) for what cannot be a message.
+    /// Returns the next whole message of a channel, from one sender or anybody, if there is one.
+    /// Throws Error(wire) for bytes that cannot be a message.
     std::optional<Messages::Message> poll(std::uint32_t channel,
                                           std::optional<int> from = std::nullopt);
-    /// Sends what waits for room; false if some still does.
+    /// Sends bytes that wait for room; false if some still wait.
     bool flush();
-    /// For a rank that polls no more: the same, and makes room for those who still send.
+    /// For a rank that no longer polls: the same, and makes room for ranks that still send.
     void discard();
 
 private:
@@ -56,7 +56,7 @@ private:
         std::vector<std::byte> backlog = {};
         std::size_t sent = 0;
         Head head = {};           ///< of the message that is arriving
-        std::size_t arrived = 0;  ///< of the head and the message
+        std::size_t arrived = 0;  ///< bytes of the head and the message
         std::vector<std::byte> message = {};
     };
     static bool flush(RingPair& pair);

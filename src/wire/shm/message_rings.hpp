@@ -10,8 +10,7 @@
 
 namespace guozhuang::wire {
 
-/// The rings of a host's ranks: one for each sender and receiver. A view of memory that somebody
-/// else owns.
+/// The rings of a host's ranks, one for each sender and receiver. A view; does not own the memory.
 struct MessageRings {
     std::span<std::byte> memory;  ///< aligned as a ByteRing is
     int ranks = 1;
@@ -33,7 +32,7 @@ struct MessageRings {
     }
 
 private:
-    /// For all messages to one rank, but not less than the least for each sender.
+    /// Bytes for all messages to one rank, but at least the minimum for each sender.
     static constexpr std::size_t inbox_bytes = std::size_t{32} << 10,
                                  least_ring_bytes = std::size_t{1} << 10;
 

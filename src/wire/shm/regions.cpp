@@ -35,7 +35,8 @@ void Regions::remove(std::uint64_t id) noexcept {
     is_empty_.store(regions_.empty(), std::memory_order_release);
 }
 
-/// Under the lock, so that whoever removes a region knows that nobody is about to unshare it.
+/// Under the lock, so that a thread that removes a region knows that no other is about to unshare
+/// it.
 void Regions::remove_all() noexcept {
     const base::Lock lock(mutex_);
     for (const auto& [id, region] : regions_)

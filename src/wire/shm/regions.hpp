@@ -13,33 +13,31 @@
 
 namespace guozhuang::wire {
 
-/// Memory that the ranks of a host have opened to each other: regions, of which every rank has a
-/// part that all have mapped. As one rank sees them. Thread-safe.
+/// One rank's view of the regions: memory that the ranks of a host have opened to each other. Every
+/// rank has a part of each region, and all ranks have mapped all parts. Thread-safe.
 class Regions {
 public:
-    /// Where a range of a rank's own part lies in its memory.
+    /// A range of this rank's part: its memory, and its offset in the part.
     struct Range {
         std::span<std::byte> memory;
         std::uint64_t offset = 0;
     };
 
     /// `id`: the same on all ranks, never used before, not 0. `own`: this rank's part, by its own
-    /// addresses; overlaps no other range. `mappings`: each rank's part, by rank, as this one has
-    /// it mapped. `unshare`: takes this rank's memory out of the others' reach; does not throw, nor
-    /// call anybody else's code.
+    /// addresses; overlaps no other range. `mappings`: each rank's part, by rank, where this rank
+    /// has mapped it. `unshare`: takes this rank's memory out of the others' reach; does not throw
+    /// or call foreign code.
     void add(std::uint64_t id, const std::vector<Range>& own,
              std::vector<std::span<std::byte>> mappings, std::function<void()> unshare = {});
     /// Ends a region: takes this rank's memory out of the others' reach. Between bundles, unless
     /// the job is over.
     void remove(std::uint64_t id) noexcept;
-    /// Ends all regions, since the job is over: a rank that has been slow may still write to what
-    /// it knows of them.
+    /// Ends all regions once the job is over: a late rank could otherwise still write to them.
     void remove_all() noexcept;
 
-    /// Where the others find memory of this rank: the largest part of it that lies in one range.
+    /// Where other ranks find this rank's memory: the largest part of it within one range.
     RegionRef locate(std::span<const std::byte> memory) const;
-    /// The memory that a ref of another rank names; empty if it is not in a region that this rank
-    /// has.
+    /// The memory that another rank's ref names; empty if this rank does not have the region.
     std::span<std::byte> at(int rank, const RegionRef& ref) const;
 
 private:

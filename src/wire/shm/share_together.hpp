@@ -18,20 +18,20 @@ namespace guozhuang::wire {
 
 /// Why no rank shares the memory: the same on all of them.
 struct SharingFailure {
-    int rank = 0;                 ///< the first that refused, or, if none did, that failed
+    int rank = 0;                 ///< the first that refused or, if none did, the first that failed
     bool is_refusal = false;      ///< it threw Error(invalid_argument)
-    std::string cause;            ///< what it threw; a text that is too long is cut
+    std::string cause;            ///< what it threw; a long text is cut
     std::exception_ptr own = {};  ///< what this rank itself threw, if anything
 };
 
-/// Makes ranks share memory. Collective; ends alike on all ranks. `offer()` makes what this rank
-/// shares and returns what the others need to attach to it, as plain bytes. When all ranks have
-/// done so, `attach(offers)` maps what the others have made; offers are ordered by rank. Both may
-/// throw. `gather(value)` returns the values of all ranks, by rank, sent as plain bytes; T{} for a
-/// rank that takes no part. Exceptions of gather() go to the caller.
+/// Makes ranks share memory. Collective, with the same result on all ranks. `offer()` makes the
+/// memory that this rank shares, and returns what the others need to attach to it, as plain bytes.
+/// When all ranks have done so, `attach(offers)` maps the memory of the others; offers are ordered
+/// by rank. Both may throw. `gather(value)` returns the values of all ranks, by rank, sent as plain
+/// bytes; T{} for a rank that takes no part. Exceptions of gather() go to the caller.
 ///
-/// Empty if all ranks have done both: no descriptor of the memory is needed any more. Otherwise
-/// every rank drops what it has made and mapped, which no other rank uses.
+/// Empty if all ranks have done both; then nobody needs a descriptor of the memory any more.
+/// Otherwise every rank drops what it has made and mapped, since no other rank uses it.
 template <class Gather, class Offer, class Attach>
 std::optional<SharingFailure> share_together(Gather&& gather, Offer&& offer, Attach&& attach) {
     enum class Outcome : std::uint8_t { absent = 0, done = 1, failed = 2, refused = 3 };

@@ -24,10 +24,10 @@ constexpr std::size_t header_bytes = std::size_t{64} << 10;
 
 // The size of huge pages where normal ones have 4 KiB.
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-// MADV_COLLAPSE of Linux 6.1, which not all headers know.
+// MADV_COLLAPSE of Linux 6.1, which some headers lack.
 constexpr int make_huge = 25;
 
-/// From there to the next huge page.
+/// The distance to the next huge page.
 std::size_t before_huge_page(std::uintptr_t address) {
     return (huge_page_bytes - address % huge_page_bytes) % huge_page_bytes;
 }
@@ -37,8 +37,8 @@ std::byte* next_huge_page(void* address) {
            before_huge_page(reinterpret_cast<std::uintptr_t>(address));
 }
 
-/// Where there is room for so much, with the beginning of a file where a huge page may begin.
-/// Somebody may be faster to take it: it is a hint.
+/// An address with room for this much, at which the beginning of a file can begin a huge page. A
+/// hint: another thread may take it first.
 void* address_for(std::size_t bytes) {
     if (bytes < huge_page_bytes) return nullptr;
     void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE,
@@ -66,7 +66,7 @@ void reserve_file(int file, std::size_t offset, std::size_t bytes) {
     if (error != 0) throw_unavailable("posix_fallocate", error);
 }
 
-/// Opens only what is a file of ours by name: opening an unknown file of another process may have
+/// Opens only files that are ours by name: opening an unknown file of another process may have side
 /// effects.
 int open_offered(const SharedFile::Offer& offer) {
     const std::string path = fmt::format("/proc/{}/fd/{}", offer.process, offer.file);

@@ -7,9 +7,9 @@
 namespace guozhuang::wire {
 
 /// Memory that processes of one host have mapped. One creates it and gives its `offer()` to the
-/// others, which attach; once all have, `close_file()` leaves nothing but the mappings. The memory
-/// has no name anywhere and cannot be resized, so it can neither be left behind nor shrink under a
-/// reader. Creating, attaching and reserving throw Error(unavailable) saying why. Not thread-safe.
+/// others, which attach; once all have, `close_file()` leaves only the mappings. The memory has no
+/// name and cannot be resized, so it can neither be left behind nor shrink under a reader.
+/// Creating, attaching and reserving throw Error(unavailable) with the reason. Not thread-safe.
 class SharedFile {
 public:
     /// Lets another process attach: plain bytes, to be sent as they are.
@@ -30,31 +30,31 @@ public:
     }
     ~SharedFile();
 
-    /// Begins with a page of its own. Valid while this object lives.
+    /// Begins at a new page. Valid while this object lives.
     std::span<std::byte> memory() const noexcept { return memory_; }
-    /// Makes a part real memory, near the calling thread: full memory is an error now rather than a
-    /// SIGBUS at the first touch.
+    /// Allocates the memory of a part, near the calling thread: a lack of memory is an error now
+    /// rather than a SIGBUS at the first touch.
     void reserve(std::size_t offset, std::size_t bytes);
 
-    /// Gives the memory of a part back, of which every byte is 0 from then on. If that fails, it is
-    /// kept.
+    /// Returns the memory of a part to the system; all its bytes are 0 from then on. Keeps it if
+    /// that fails.
     void release(std::size_t offset, std::size_t bytes) noexcept;
 
-    /// Makes huge pages of what has been reserved, as far as the kernel can: fewer faults and
-    /// misses of the address cache, for all who map it.
+    /// Turns the reserved memory into huge pages, as far as the kernel can: fewer page faults and
+    /// TLB misses for every process that maps it.
     void use_huge_pages() noexcept;
     /// The same for a part that was mapped over pages of this process, at a matching_offset().
     static void use_huge_pages(std::span<std::byte> pages) noexcept;
     /// The first offset, from this one on, at which huge pages of the file can be huge pages of the
-    /// process if it is mapped over these pages.
+    /// process if mapped over these pages.
     static std::size_t matching_offset(std::size_t offset,
                                        std::span<const std::byte> pages) noexcept;
 
-    /// Maps a part over pages of this process, in the place of what they are; as long as the file
-    /// is open. `apart`: what is written there from then on is for this process alone. Returns an
-    /// errno, or 0. Safe in a signal handler.
+    /// Maps a part over pages of this process, and replaces them. Only while the file is open.
+    /// `apart`: later writes stay in this process. Returns an errno, or 0. Safe in a signal
+    /// handler.
     int map_over(std::span<std::byte> pages, std::size_t offset, bool apart = false) const noexcept;
-    /// Its number, as /proc/self/maps shows it; stays known when the file is closed.
+    /// Its inode number, as in /proc/self/maps; known even after the file is closed.
     std::uint64_t inode() const noexcept { return inode_; }
 
     Offer offer() const noexcept;

@@ -50,7 +50,7 @@ std::vector<Mapping> all_mappings() {
     return all;
 }
 
-/// Whether every page of the memory is in a mapping of which `is_right` holds.
+/// Whether every page of the memory is in a mapping for which `is_right` holds.
 template <class IsRight>
 bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> memory,
             IsRight&& is_right) {
@@ -78,8 +78,8 @@ int for_each_portion(std::span<std::byte> pages, Visit&& visit) {
     return 0;
 }
 
-/// A private copy takes the place of the pages: whoever reads them meanwhile sees the same. An
-/// errno, or 0.
+/// A private copy replaces the pages: threads that read them meanwhile see the same bytes. Returns
+/// an errno, or 0.
 int put_copy_over(std::span<std::byte> pages) noexcept {
     void* const copy = mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);

@@ -12,17 +12,16 @@
 
 namespace guozhuang::wire {
 
-/// Memory that this process already has, moved into a SharedFile without changing its addresses: of
-/// each range the whole pages. They are private again after the end of this object, or
-/// make_private(), with what they hold then; unless somebody has mapped something else there
-/// meanwhile, which stays. Children of fork() see what they hold, and what they write there stays
-/// with them.
-/// Nobody may write to the memory while it is moved, in either direction. Not thread-safe.
+/// Memory that this process already has, moved into a SharedFile without changing its addresses:
+/// the whole pages of each range. When this object ends, or at make_private(), the pages become
+/// private again and keep their contents, except where somebody has mapped something else
+/// meanwhile. Children of fork() see the contents; their own writes stay with them. Nobody may
+/// write to the memory while it is moved, in either direction. Not thread-safe.
 class SharedPages {
 public:
-    /// Moves a portion at a time: little memory is there twice. Throws Error(unavailable) if it
-    /// cannot be done, and has changed nothing then: no memory for it, or not ordinary memory (of a
-    /// file, shared already, a stack).
+    /// Moves a portion at a time, so that little memory exists twice. Throws Error(unavailable),
+    /// and changes nothing, if it cannot: too little memory, or not ordinary memory (from a file,
+    /// already shared, a stack).
     explicit SharedPages(std::span<const std::span<std::byte>> memory);
     SharedPages(const SharedPages&) = delete;
     SharedPages& operator=(const SharedPages&) = delete;
@@ -30,7 +29,7 @@ public:
 
     SharedFile& file() noexcept { return file_; }
     const std::vector<Regions::Range>& ranges() const noexcept { return ranges_; }
-    /// Says what it could not do, if anything.
+    /// Returns what it could not do, if anything.
     std::string make_private() noexcept { return put_back(false); }
 
 private:
@@ -41,7 +40,7 @@ private:
     base::ForkChildHandler fork_child_handler_;
 };
 
-/// The whole pages within ranges of memory, those of neighbours joined; ascending.
+/// The whole pages within ranges of memory, ascending, with neighbours joined.
 std::vector<std::span<std::byte>> whole_pages(std::span<const std::span<std::byte>> memory);
 
 }  // namespace guozhuang::wire

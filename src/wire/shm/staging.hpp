@@ -11,8 +11,8 @@
 
 namespace guozhuang::wire {
 
-/// Memory in which the ranks of one host stage what they give each other: the rooms of each rank
-/// (see PeerMemory), and the words that say how far each has come. A view.
+/// Memory in which the ranks of one host stage data for each other: the rooms of each rank (see
+/// PeerMemory), and the words that say how far each has come. A view.
 struct Staging {
     /// A pair of cache lines, which some processors fetch together.
     static constexpr std::size_t line_bytes = 128;
@@ -20,8 +20,8 @@ struct Staging {
 
     /// The beginning of a room. The other ranks wait for `round`.
     struct alignas(64) Head {
-        std::atomic<std::uint64_t> round{0};  ///< the last that its rank has published here
-        std::uint64_t offer = 0;  ///< fingerprint of what the round is offered for; 0: agreed on
+        std::atomic<std::uint64_t> round{0};  ///< the last one that its rank has published here
+        std::uint64_t offer = 0;  ///< fingerprint of the offered call; 0: the round is agreed on
         std::array<std::byte, note_bytes> note{};
     };
     struct alignas(line_bytes) Progress {
@@ -38,8 +38,8 @@ struct Staging {
     std::span<std::byte> stages;   ///< one after another, all of one size
     std::size_t stage_bytes;       ///< of each
 
-    /// How it lies in shared memory: the verdict; progress words; then, from a page of its own, the
-    /// stages, each of three rooms.
+    /// The layout in shared memory: the verdict, the progress words and, on a new page, the stages,
+    /// each of three rooms.
     static constexpr std::size_t stage_offset(int ranks, int rank,
                                               std::size_t stage_bytes) noexcept {
         // The largest page that Linux uses: a whole number of pages everywhere.
@@ -55,8 +55,8 @@ struct Staging {
         const auto bytes = stage_bytes / rooms / line_bytes * line_bytes;
         return bytes < sizeof(Head) ? 0 : bytes - sizeof(Head);
     }
-    /// Once, by whoever has made the memory, of bytes_for(), all of it 0; it begins at a cache
-    /// line. The heads need nothing: they are of plain bytes and integers.
+    /// Called once by the creator of the memory, which has bytes_for(), is all 0 and begins at a
+    /// cache line. The heads need no initialisation: they are plain bytes and integers.
     static void initialise(std::span<std::byte> memory, int ranks) noexcept {
         ::new (memory.data()) Verdict;
         for (int rank = 0; rank < ranks; ++rank)

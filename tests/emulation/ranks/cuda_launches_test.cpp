@@ -120,7 +120,7 @@ void calls_of_a_bundle(Session&, Report& report) {
         calls.push_back(emulated_cuda_calls() - before);
     }
     const auto fewest = std::ranges::min(calls);
-    report.expect(fewest <= 32, text_of(fewest, " calls of CUDA's for one allreduce"));
+    report.expect(fewest <= 32, text_of(fewest, " CUDA calls for one allreduce"));
 }
 
 /// How many blocks fill GUOZHUANG_DEVICE_SMS multiprocessors, or all that the device has.
@@ -154,7 +154,7 @@ TEST_CASE("large tensors are averaged by a few kernels") {
     CHECK(problems_here(averages_of_large_tensors) == "");
 }
 
-TEST_CASE("the calls of CUDA's for a bundle are few, and do not grow with the ranks", "[calls]") {
+TEST_CASE("the CUDA calls for a bundle are few, and do not grow with the ranks", "[calls]") {
     CHECK(problems_here(calls_of_a_bundle) == "");
 }
 

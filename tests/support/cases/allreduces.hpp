@@ -16,8 +16,8 @@
 /// Every allreduce over the same arguments, with exactly the scratch it says it needs.
 namespace guozhuang::test {
 
-/// The plain ring knows no bundles: one tensor after another, which is what fusion must not differ
-/// from.
+/// The plain ring knows no bundles: it reduces one tensor after another, and fusion must give the
+/// same bits.
 template <Wire W>
 void plain_ring(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t) {
     for (const auto& tensor : tensors) {
@@ -52,7 +52,7 @@ void recursive_doubling(W& wire, TensorSpans tensors, const Reduce& reduce, std:
     recursive::doubling_allreduce(wire, {blocks, scratch.span(), reduce});
 }
 
-/// The direct exchange of one block, which is rank 0's.
+/// The direct exchange of one block, which rank 0 owns.
 template <Wire W>
 void one_server(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t segment_bytes) {
     const Blocks blocks(tensors, reduce.element_bytes(), 1);
@@ -64,8 +64,8 @@ void one_server(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t 
 using AllreduceUnderTest =
     std::function<void(ThreadWire&, TensorSpans, const Reduce&, std::size_t segment_bytes)>;
 
-/// Averages random tensors over all group sizes, bundles and segment sizes; returns a line for each
-/// run that does not leave `reference(inputs, ranks)` bit for bit on every rank.
+/// Averages random tensors over all group sizes, bundles and segment sizes. Returns a line for each
+/// run that does not leave `reference(inputs, ranks)`, bit for bit, on every rank.
 template <class Format, class Reference>
 std::vector<std::string> mismatches_over_sizes(const AllreduceUnderTest& allreduce,
                                                const Reference& reference) {

@@ -24,7 +24,7 @@ bool may_share();
 
 bool can_share();
 
-/// A tensor of a rank's, and memory of its size in an arena, or of its own if there is none.
+/// A rank's tensor, and memory of its size: in an arena, or its own if there is no arena.
 struct Placed {
     Tensor tensor;
     TensorView view;
@@ -47,11 +47,11 @@ struct Placed {
 void reduce_group(Session& session, Report& report, const std::string& name, GradientArena* arena,
                   const Reduce& reduce = {.dtype = DType::f32, .shape = {}, .how = {}});
 
-/// Arenas of other sizes, tensors at other places in them, some on some ranks only: all of it is
-/// right.
+/// Arenas of other sizes, tensors at other offsets in them, some on some ranks only: every result
+/// is right.
 void unequal_arenas(Session& session, Report& report);
 
-/// Memory that each rank has from malloc, at its own distance from a page's beginning.
+/// Memory that each rank gets from malloc, at its own distance from the beginning of a page.
 class Buffer {
 public:
     Buffer(Session& session, std::size_t bytes)
@@ -77,7 +77,7 @@ void reduce_numbers(Session& session, Report& report, const std::string& name,
 /// Neighbours, with and without a gap; of a few bytes, of more than a page, and none.
 std::vector<std::span<float>> several(Buffer& buffer);
 
-/// A child sees what its parent has, and what it writes stays with it.
+/// A child sees the parent's data, and its own writes stay with it.
 void children_apart(Session& session, Report& report);
 
 /// Times of both kinds of memory that are the same on all ranks, of reductions that leave the

@@ -8,24 +8,24 @@
 
 #include "support/cases/operation_cases.hpp"
 
-/// Handles, and what may be on its way at the same time.
+/// Handles, and operations that are in flight at the same time.
 namespace guozhuang::test {
 
-/// Rank 0 tells the others to go on; so it knows that they had not before.
+/// Rank 0 tells the others to go on, so it knows that they have not done so before.
 void release_others(Session& session);
 
 void handle_life(Session& session, Report& report);
 
-/// A barrier passes though an operation submitted before it cannot complete yet.
+/// A barrier completes although an operation submitted before it cannot complete yet.
 void barrier_beside_pending(Session& session, Report& report);
 
-/// The owner is let go when the operation is complete, whatever becomes of the handle.
+/// The owner is released when the operation is complete, whatever happens to the handle.
 void keep_alive_case(Session& session, Report& report);
 
 /// Several threads of a rank submit and wait at once, named operations and messages.
 void many_threads(Session& session, Report& report);
 
-/// Without names, operations meet by the order in which a rank calls those of one kind.
+/// Operations without names match by the order in which a rank calls those of one kind.
 void unnamed_operations(Session& session, Report& report);
 
 /// Everything from each rank in flight at once, in opposite orders.

@@ -8,7 +8,7 @@
 
 #include "support/cases/operation_cases.hpp"
 
-/// Requests drawn from a seed that all ranks share, of which some ranks get one thing wrong.
+/// Requests drawn from a seed that all ranks share, in which some ranks get one thing wrong.
 namespace guozhuang::test {
 
 /// The part of a request that is wrong.
@@ -32,10 +32,10 @@ enum class Wrong {
 
 std::string name_of(Wrong wrong);
 
-/// A name that is near no other.
+/// A name that is not similar to any other.
 constexpr const char* unlike_any_other = "something else";
 
-/// A request as one rank makes it: all that any operation may need, whichever it is.
+/// A request as one rank makes it, with everything that any operation may need.
 struct Input {
     enum class Kind {
         allreduce,
@@ -87,7 +87,7 @@ std::string shape_text(const Input& input, std::size_t tensor);
 /// The name of an aspect in errors about mismatches, and its value.
 std::pair<std::string, std::string> aspect_of(const Input& input, Wrong wrong, std::size_t tensor);
 
-/// A request, what some ranks make of it, and which.
+/// A request, the wrong one that some ranks make instead, and those ranks.
 struct BadInput {
     Wrong wrong = Wrong::shape;
     std::string name = {}, odd_name = {};  ///< the latter is wrong where the name is
@@ -149,7 +149,7 @@ private:
         return ranks;
     }
 
-    /// Whether that can be wrong with such a request.
+    /// Whether this part can be wrong in such a request.
     static bool concerns(Wrong wrong, const Input& input) {
         switch (wrong) {
             case Wrong::op: return input.reduces();

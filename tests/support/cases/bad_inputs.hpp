@@ -8,8 +8,8 @@
 #include "support/cases/bad_input_source.hpp"
 #include "support/cases/error_cases.hpp"
 
-/// Requests of which some ranks get one thing wrong. Whatever it is ends as docs/errors.md says,
-/// and the next operation is right.
+/// Requests in which some ranks get one thing wrong. Each ends as docs/errors.md says, and the next
+/// operation is right.
 namespace guozhuang::test {
 
 /// Counts of a job's inputs and of their outcomes.
@@ -36,7 +36,7 @@ public:
           everybody_(&session),
           everybody_too_(ProcessSet::create(everybody_.ranks(), &session)) {}
 
-    /// Until the first that does not end as it should, on any rank.
+    /// Runs until the first one that does not end as it should, on any rank.
     const Tally& run(int inputs) {
         for (bool go_on = true; go_on && tally_.inputs < inputs; go_on = is_usable()) {
             ++tally_.inputs;
@@ -50,7 +50,7 @@ public:
 private:
     using IsSaid = std::function<bool(const std::string&)>;
 
-    /// An operation that should have been done and waits that long is a hang, and ends the job.
+    /// An operation that should be done and still waits after this time hangs, and ends the job.
     static constexpr auto hang_limit = std::chrono::seconds(20);
 
     bool is_odd() const { return bad_.is_odd[static_cast<std::size_t>(session_.rank())]; }
@@ -97,7 +97,8 @@ private:
         for (const auto& finish : started) expect_right([&] { return finish; });
     }
 
-    /// The caller alone is told, before anything is sent, and then does it properly.
+    /// Only the caller gets the error, before anything is sent, and then repeats the call
+    /// correctly.
     void play_argument() {
         if (is_odd()) {
             std::string complaint;

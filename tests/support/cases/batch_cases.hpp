@@ -12,7 +12,7 @@
 #include "support/cases/error_cases.hpp"
 #include "support/runner/report.hpp"
 
-/// Batches that fail on one rank, and what the others see of it.
+/// Batches that fail on one rank, and the errors on the others.
 namespace guozhuang::test {
 
 /// Four parameters of two numbers, one bundle each, and an optimizer that throws when told to.
@@ -45,8 +45,8 @@ struct Trainer {
             all.push_back({text_of("p", i), values[i], gradients[i]});
         return all;
     }
-    /// The same in every batch, and on no rank what the average is; calls the hook for as many, if
-    /// hooks are used.
+    /// Writes the same gradients in every batch, different from the average on every rank; calls
+    /// the hook for this many, if hooks are used.
     void backward(std::size_t marks = count) {
         const auto own = static_cast<float>(420 * session.rank() * session.rank());
         for (std::size_t i = 0; i < count; ++i) gradients[i].assign(2, own + static_cast<float>(i));
@@ -97,8 +97,8 @@ void batches_that_are_not_ended(Session& session, Report& report);
 /// A step of the wrapped optimizer that throws on some ranks is made again, with the same averages.
 void retried_steps(Session& session, Report& report);
 
-/// Where a step is not made again, discard() leaves that batch out: on all ranks, or they have
-/// parted and are told so.
+/// If a step is not made again, discard() skips the batch: on all ranks, or their parameters have
+/// diverged and an error says so.
 void steps_left_out(Session& session, Report& report);
 
 /// A hook of the next batch throws if neither step() nor discard() has ended the one before.
@@ -110,7 +110,7 @@ void gradients_that_were_not_marked(Session& session, Report& report);
 /// The first reduction compares the options that ranks must set alike.
 void unlike_options(Session& session, Report& report);
 
-/// Parameters that were not made the same are named by the first step.
+/// The first step names parameters that differ between ranks.
 void unlike_values(Session& session, Report& report);
 
 /// Values that each rank changes in its own way between two backwards, and restores before step().

@@ -20,15 +20,15 @@
 /// Bundles of tensors on ranks that are threads, to try algorithms with.
 namespace guozhuang::test {
 
-/// The numbers of ranks that the algorithms are tried with: powers of two, their neighbours and odd
-/// ones; under a sanitizer fewer of them, since they take their time.
+/// The numbers of ranks to try: powers of two, their neighbours and odd ones; fewer under a
+/// sanitizer, since they are slow.
 inline const std::vector<int> group_sizes =
     under_sanitizer ? std::vector{1, 2, 3, 5, 8} : std::vector{1, 2, 3, 4, 5, 7, 8, 16, 17};
 
 /// The memory of one rank's tensors.
 using TensorSpans = std::span<const std::span<std::byte>>;
 
-/// Scratch of exactly the size asked for, aligned, with nothing useful in it.
+/// Scratch of exactly the requested size, aligned, filled with garbage.
 class TestScratch {
 public:
     explicit TestScratch(std::size_t bytes)
@@ -84,8 +84,8 @@ std::vector<typename Format::Element> numbers(std::size_t count, std::uint64_t s
     return elements;
 }
 
-/// Every rank's tensors, of those many elements each. A tensor's numbers do not depend on the other
-/// tensors.
+/// Every rank's tensors, with these numbers of elements. A tensor's numbers do not depend on the
+/// other tensors.
 template <class Format>
 ByRank<typename Format::Element> inputs_of(int ranks, const std::vector<std::size_t>& counts) {
     ByRank<typename Format::Element> inputs(static_cast<std::size_t>(ranks));
@@ -138,8 +138,8 @@ inline std::string name_of_run(const std::string& ranks, const std::vector<std::
     return name;
 }
 
-/// The runs of all bundles and segment sizes on so many ranks, which the names of the runs call
-/// `name_of_ranks`. `reference(inputs)` is what a run must leave on every rank.
+/// The runs of all bundles and segment sizes on this many ranks, which the names of the runs call
+/// `name_of_ranks`. `reference(inputs)`: what a run must leave on every rank.
 template <class Format, class Reference>
 std::vector<SweepRun<Format>> sweep_runs(int ranks, const std::string& name_of_ranks,
                                          const Reference& reference) {

@@ -12,10 +12,10 @@
 #include "support/runner/report.hpp"
 #include "support/tensors/tensors.hpp"
 
-/// Calls that fail with an Error on the ranks concerned, and leave the library as usable as before.
+/// Calls that fail with an Error on the ranks concerned, and leave the library usable.
 namespace guozhuang::test {
 
-/// The Error that the act ends with, if it does.
+/// The Error that the act throws, if it throws one.
 template <class Act>
 std::optional<Error> error_of(Act&& act) {
     try {
@@ -26,7 +26,7 @@ std::optional<Error> error_of(Act&& act) {
     return std::nullopt;
 }
 
-/// The act fails with that code and these words in its text.
+/// The act fails with this code and these words in the text.
 template <class Act>
 void expect_error(Report& report, ErrorCode code, const std::vector<std::string>& words,
                   Act&& act) {
@@ -45,8 +45,8 @@ void expect_usable(Session& session, Report& report);
 /// "rank 0", "ranks 0,1,2": all but the last of the job.
 std::string all_but_last(const Session& session);
 
-/// The last rank submits something else than the others under one name. Everybody gets the same
-/// error, with that text, and can go on.
+/// The last rank submits something other than the others under one name. All ranks get the same
+/// error, with this text, and can go on.
 template <class Usual, class Other>
 void expect_mismatch(Session& session, Report& report, const std::string& text, Usual&& usual,
                      Other&& other) {

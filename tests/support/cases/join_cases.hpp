@@ -12,8 +12,8 @@
 /// Ranks that run out of data at different times.
 namespace guozhuang::test {
 
-/// One step more on each rank than on the one before it, again and again, under the same names;
-/// then all go on together, unnamed and named.
+/// Each rank makes one step more than the one before it, repeatedly, under the same names; then all
+/// go on together, unnamed and named.
 void uneven_steps(Session& session, Report& report);
 
 /// Tensors of a device that a rank which has joined may never have used.
@@ -27,7 +27,7 @@ void submissions_around_a_join(Session& session, Report& report);
 /// the last rank's parameters are the newest.
 void training_with_uneven_batches(Session& session, Report& report);
 
-/// The helpers of a training loop go by those that are still in it.
+/// The helpers of a training loop count the ranks that are still in it.
 void helpers_without_some(Session& session, Report& report);
 
 extern const std::vector<RankCase> all_join_cases;

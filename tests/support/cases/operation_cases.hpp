@@ -30,7 +30,7 @@ public:
     int rank() const { return set_.rank(); }
     int size() const { return set_.size(); }
     int rank_of_job(int rank) const { return set_.ranks()[static_cast<std::size_t>(rank)]; }
-    bool is_part() const { return part_; }  ///< others of the job do not take part
+    bool is_part() const { return part_; }  ///< other ranks of the job do not take part
     const ProcessSet& set() const { return set_; }
 
     /// The same, with something that operations among them do otherwise.
@@ -79,8 +79,8 @@ Options options_of(const Among& among, const std::string& name);
 /// This rank's contribution.
 SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape);
 
-/// Memory for this rank's result. Every other rank has some, and the name says which, because
-/// whether a rank gives an output is its own affair; null for the others.
+/// Memory for this rank's result, on every other rank, chosen by the name, since each rank decides
+/// alone whether it gives an output; null on the others.
 std::shared_ptr<GuardedTensor> output_of(const Among& among, const std::string& name, DType dtype,
                                          const Shape& shape);
 
@@ -98,7 +98,7 @@ void check_allreduced(const Among& among, Report& report, const std::string& nam
 
 Finish start_allreduce(const Among& among, const std::string& name, const Reduce& reduce);
 
-/// Several tensors, of whatever dtypes and shapes, by one operation.
+/// Several tensors, of any dtypes and shapes, in one operation.
 Finish start_grouped_allreduce(const Among& among, const std::string& name,
                                const std::vector<Reduce>& reduces);
 
@@ -131,7 +131,7 @@ void check_reduce_scattered(const Among& among, Report& report, const std::strin
 
 Finish start_reduce_scatter(const Among& among, const std::string& name, const Reduce& reduce);
 
-/// A message between two ranks, who may be the same one; the others have no part in it.
+/// A message between two ranks, which may be the same; the others take no part.
 struct Message {
     int from = 0, to = 0;
     std::uint16_t tag = 0;

@@ -20,8 +20,7 @@ RankCase allreduce_sweep(std::int64_t largest_count);
 
 void allreduce_scales(Session& session, Report& report);
 
-/// The same numbers again and again, of one segment and of several: always the same sums, bit for
-/// bit.
+/// The same numbers repeatedly, in one segment and in several: always the same sums, bit for bit.
 void repeated_allreduces(Session& session, Report& report);
 
 /// Groups of mixed dtypes and sizes, empty tensors and 0-dimensional ones among them.

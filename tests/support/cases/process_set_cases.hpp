@@ -13,14 +13,14 @@
 #include "support/cases/random_operations.hpp"
 #include "support/cases/training_cases.hpp"
 
-/// Process sets: some ranks among themselves, while others do something else.
+/// Process sets: some ranks work among themselves while others do something else.
 namespace guozhuang::test {
 
 /// Each set alone, one after the other.
 void every_operation_in_sets(Session& session, Report& report);
 
-/// Operations of all sets and of the whole job at once, under the same names, each rank in an order
-/// of its own.
+/// Operations of all sets and of the whole job at once, under the same names, in a different order
+/// on each rank.
 RankCase random_operations_in_sets(std::uint64_t seed, int rounds);
 
 /// Neighbours share sets of two, all round; each rank uses its two sets, and the whole job, in

@@ -7,7 +7,7 @@
 #include "support/cases/operation_cases.hpp"
 
 /// Operations drawn from a seed that all ranks share. They are submitted in rounds; within a round
-/// every rank submits in an order of its own, and waits in another.
+/// every rank submits in its own order, and waits in another.
 namespace guozhuang::test {
 
 class RandomOperations {
@@ -138,7 +138,7 @@ private:
     std::size_t collectives_ = 0;
 };
 
-/// Runs so many rounds of random operations and checks each operation.
+/// Runs this many rounds of random operations and checks each operation.
 RankCase random_operations(std::uint64_t seed, int rounds);
 
 /// Random operations of many runs: RandomTotals counts how many collectives they have run and how
@@ -152,7 +152,7 @@ public:
             if (session.rank() == 0) collectives_ += collectives;
         };
     }
-    /// Adds the problems, of which each is a line, to the total, and returns them.
+    /// Adds the problems, one line each, to the total, and returns them.
     const std::string& found(const std::string& problems) {
         wrong_ += static_cast<std::size_t>(std::ranges::count(problems, '\n'));
         return problems;

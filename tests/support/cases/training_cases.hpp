@@ -14,7 +14,7 @@
 #include "support/runner/report.hpp"
 #include "support/tensors/tensors.hpp"
 
-/// A model small enough to work out by hand, and what must hold whoever trains it.
+/// A model small enough to work out by hand, and properties that must hold for every trainer.
 namespace guozhuang::test {
 
 struct Sample {
@@ -65,7 +65,7 @@ struct Sgd {
 
 inline constexpr Sample two_samples[] = {{6, 2, 15}, {5, 2, 12}};
 
-/// Parameters after so many steps, with the batch divided evenly among the ranks and then into
+/// Parameters after this many steps, with the batch divided evenly among the ranks and then into
 /// passes.
 std::vector<double> train(Session& session, std::span<const Sample> batch, int passes, int steps,
                           double rate);
@@ -78,8 +78,8 @@ std::vector<Sample> random_samples(std::size_t count);
 
 bool are_close(const std::vector<double>& a, const std::vector<double>& b, double relative);
 
-/// Whatever the number of ranks and passes, the whole batch counts the same. Not bit for bit: the
-/// sums of many samples round in other orders.
+/// The whole batch counts the same, whatever the number of ranks and passes. Not bit for bit: the
+/// sums of many samples round in different orders.
 void same_batch_same_model(Session& session, Report& report);
 
 /// Gradients marked in another order on each rank, in bundles of one parameter and of several.
@@ -139,8 +139,8 @@ void different_parameters(Session& session, Report& report);
 /// A step that fails on all ranks is over; the next one succeeds.
 void failed_step(Session& session, Report& report);
 
-/// Where ranks tell each other what they use: gradients that only some have marked, or none, and
-/// one that is reduced by the caller.
+/// If ranks tell each other which gradients they use: gradients that only some have marked, or
+/// none, and one that the caller reduces.
 void gradients_that_some_ranks_use(Session& session, Report& report);
 
 inline const RankCase all_training_cases[] = {same_batch_same_model,

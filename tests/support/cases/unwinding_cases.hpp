@@ -11,10 +11,11 @@
 
 #include "support/cases/operation_cases.hpp"
 
-/// Memory whose owner goes while operations use it, as when an exception leaves the training loop.
+/// Memory whose owner is destroyed while operations use it, as when an exception leaves the
+/// training loop.
 namespace guozhuang::test {
 
-/// The last rank comes late: rank 0 calls this after its memory's owner has gone, and the last rank
+/// Makes the last rank late: rank 0 calls this after its memory's owner is gone, and the last rank
 /// before it submits.
 void last_rank_after_rank0(Session& session);
 

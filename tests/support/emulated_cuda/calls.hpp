@@ -18,7 +18,7 @@ inline void require(bool holds, cudaError_t otherwise) {
 /// Checks that a function makes before it does anything.
 struct Checks {
     bool device = true;           ///< there is one, and the current one has not failed
-    bool unsafe = false;          ///< it must not be called while a stream is captured
+    bool unsafe = false;          ///< must not be called while a stream is captured
     bool remembers_error = true;  ///< cudaGetLastError() returns its error
 };
 inline constexpr Checks usual{};
@@ -26,7 +26,7 @@ inline constexpr Checks unsafe_in_capture{.unsafe = true};
 inline constexpr Checks without_device{.device = false};
 inline constexpr Checks about_errors{.device = false, .remembers_error = false};
 
-/// Counts the call, holds it to the rules, and says what it returns if it is not to run.
+/// Counts the call, enforces the rules, and returns its result if it must not run.
 std::optional<cudaError_t> begin_call(const char* function, Checks checks);
 cudaError_t end_call(cudaError_t result, Checks checks) noexcept;
 

@@ -9,7 +9,7 @@ namespace guozhuang::emulated_cuda {
 
 class Stream;
 
-/// A point in a stream that is being captured, which is what an event recorded there means.
+/// A point in a stream that is being captured: the meaning of an event recorded there.
 struct CapturedPoint {
     std::uint64_t capture = 0;
     const Stream* stream = nullptr;
@@ -22,12 +22,12 @@ bool invalidate_captures();
 /// The same for a stream that is itself captured, whatever the modes.
 bool invalidate_capture_of(const Stream& stream);
 
-/// Counts a node if the stream is captured, and is false if it is not. Throws Refusal if it cannot
-/// be recorded.
+/// Counts a node if the stream is captured; returns false if it is not. Throws Refusal if the node
+/// cannot be recorded.
 bool record_node(Stream& stream);
 /// The point that an event recorded now stands for, if the stream is captured.
 std::optional<CapturedPoint> captured_point(Stream& stream);
-/// Makes the stream wait for the point, by which it joins the capture.
+/// Makes the stream wait for the point, so that it joins the capture.
 void join_capture(Stream& stream, const CapturedPoint& point);
 
 /// Whether a legacy stream is ordered with a stream that is being captured, so that its own state

@@ -9,8 +9,8 @@
 namespace guozhuang::emulated_cuda {
 
 /// A queue through which a device takes the work of several streams, in the order in which it was
-/// enqueued: work that waits at the head keeps all work behind it from running, other streams' too.
-/// Thread-safe.
+/// enqueued. Work that waits at the head keeps all work behind it from running, even of other
+/// streams. Thread-safe.
 class Channel {
 public:
     /// A ticket for work that is enqueued now.

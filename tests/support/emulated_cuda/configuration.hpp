@@ -9,8 +9,8 @@ namespace guozhuang::emulated_cuda {
 
 /// Settings from the environment, read once. An invalid value ends the process.
 struct Configuration {
-    /// The devices that CUDA_VISIBLE_DEVICES leaves of EMULATED_CUDA_DEVICES (1), by their numbers
-    /// in the machine.
+    /// The devices out of EMULATED_CUDA_DEVICES (1) that CUDA_VISIBLE_DEVICES selects, by their
+    /// numbers in the machine.
     std::vector<int> devices;
     int driver;  ///< EMULATED_CUDA_DRIVER (13000); 0 is none
     /// EMULATED_CUDA_ALLOCATIONS_WAIT (0): allocating, registering or opening memory waits for the
@@ -29,9 +29,9 @@ struct Configuration {
     int seed;                        ///< EMULATED_CUDA_SEED (random), of the order of blocks
     std::string failing_function;    ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR|:kill|:stop:MS]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
-    int failure = 999;               ///< and what that returns (cudaErrorUnknown)
+    int failure = 999;               ///< and its result (cudaErrorUnknown)
     bool failure_kills = false;      ///< or it ends the process, as by signal 9
-    int stop_ms = 0;                 ///< or stops it, as by a debugger, for so long
+    int stop_ms = 0;                 ///< or stops it, as by a debugger, for this time
     std::string trace;               ///< EMULATED_CUDA_TRACE; empty is none
 };
 

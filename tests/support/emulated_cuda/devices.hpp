@@ -18,13 +18,13 @@ public:
     Device(int index, int physical) noexcept : index_(index), physical_(physical) {}
 
     int index() const noexcept { return index_; }
-    /// Its number in the machine: the same in all processes, whatever they can see.
+    /// Its number in the machine: the same in all processes, whatever devices they see.
     int physical() const noexcept { return physical_; }
 
     /// The error that every call on this device returns, once it has failed.
     cudaError_t error() const noexcept { return error_.load(std::memory_order_acquire); }
     bool broken() const noexcept { return error() != cudaSuccess; }
-    /// Makes the device fail: its streams drop their work and run nothing any more.
+    /// Makes the device fail: its streams drop their work and run nothing more.
     void break_with(cudaError_t error);
 
     std::shared_ptr<Stream> legacy_stream();
@@ -32,13 +32,13 @@ public:
     void add(const std::shared_ptr<Stream>& stream);
     /// Streams that have work or may get some, destroyed ones too.
     std::vector<std::shared_ptr<Stream>> streams();
-    /// Waits for all that is enqueued on the device.
+    /// Waits for all work enqueued on the device.
     void wait_until_idle();
     /// The same if the environment says that allocations wait.
     void wait_before_allocating();
 
     bool enable_peer_of(int physical) noexcept;  ///< false if it was enabled
-    /// Whose memory kernels may touch, as set_rights() takes it.
+    /// The devices whose memory kernels may touch, as for set_rights().
     unsigned reachable() const noexcept { return reachable_.load() | 1u << physical_; }
 
     /// Accounts for memory; false if there is not that much.
@@ -61,7 +61,7 @@ private:
     std::vector<std::weak_ptr<Stream>> streams_;
 };
 
-/// All that the process can see, in their order.
+/// All devices that the process can see, in order.
 const std::vector<Device*>& devices();
 Device* device_or_null(int index);
 /// The visible device of that number in the machine, or null.
@@ -72,7 +72,7 @@ Device& current_device();
 Device* current_device_or_null() noexcept;
 void set_current_device(Device* device) noexcept;
 
-/// A context that the program has made on a device, which CUDA's runtime does not use by itself.
+/// A context that the program has made on a device; the CUDA runtime does not use it by itself.
 struct OwnContext {
     Device& device;
 };
@@ -80,7 +80,7 @@ struct OwnContext {
 OwnContext* current_own_context() noexcept;
 void set_current_context(OwnContext& context) noexcept;
 
-/// Why no device can be used, if so: no driver, one too old, no device.
+/// Why no device can be used, if none can: no driver, a driver that is too old, no device.
 cudaError_t problem_with_driver();
 
 }  // namespace guozhuang::emulated_cuda

@@ -26,7 +26,7 @@ public:
     Device& device() const noexcept { return device_; }
 
     void record(const std::shared_ptr<Stream>& stream);
-    /// Null before the first one, which is as if it had been reached.
+    /// Null before the first recording, which counts as reached.
     std::shared_ptr<Recording> recording();
     std::optional<CapturedPoint> captured();
 

@@ -10,7 +10,7 @@
 
 namespace guozhuang::emulated_cuda {
 
-/// Objects by handles that are never used twice, so that a dead one is known. Thread-safe.
+/// Objects by handles that are never reused, so that a dead one is recognised. Thread-safe.
 template <class Handle, class Object>
 class Handles {
 public:
@@ -23,7 +23,7 @@ public:
         objects_[next_] = std::move(object);
         return reinterpret_cast<Handle>(next_);  // NOLINT(performance-no-int-to-ptr)
     }
-    /// Null if the value has never been a handle. A removed one breaks the rule.
+    /// Null if the value has never been a handle. A removed handle breaks the rule.
     std::shared_ptr<Object> find(Handle handle) {
         const std::lock_guard lock(mutex_);
         const auto value = reinterpret_cast<std::uintptr_t>(handle);

@@ -55,7 +55,7 @@ public:
     std::span<std::byte> bytes() const noexcept { return bytes_; }
     MemoryKind kind() const noexcept { return kind_; }
     Device& device() const noexcept { return device_; }
-    /// The physical memory behind memory of this process's devices, else null.
+    /// The physical memory behind memory of this process's devices, otherwise null.
     const PhysicalMemory* physical() const noexcept { return physical_.get(); }
     /// Only a device's threads may touch it.
     bool is_of_device() const noexcept { return kind_ <= MemoryKind::mapped || is_imported(); }
@@ -79,11 +79,11 @@ private:
 /// Whether the range, which begins in this memory, lies in it, or in mappings one after the other.
 bool is_covered(const Memory& first, std::span<const std::byte> range);
 
-/// Enters the memory where find_memory() sees it. Throws Refusal if it overlaps what is there.
+/// Enters the memory where find_memory() sees it. Throws Refusal if it overlaps other memory.
 std::byte* add_memory(std::shared_ptr<Memory> memory);
 /// The memory that an address lies in, or null.
 std::shared_ptr<Memory> find_memory(const void* address);
-/// Takes out what begins at the address. Null if nothing does.
+/// Takes out the memory that begins at the address. Null if there is none.
 std::shared_ptr<Memory> remove_memory(const void* address);
 
 /// Addresses of the device for somebody's own mappings. Throws Refusal.

@@ -5,11 +5,11 @@
 
 namespace guozhuang::emulated_cuda {
 
-/// Device memory carries a protection key of its device, and rights to keys are a thread's own:
-/// host threads have none, which is what a new thread starts with.
+/// Device memory carries a protection key of its device, and each thread has its own rights to
+/// keys: host threads have none, like every new thread.
 bool keys_are_enforced();
 
-/// Gives the memory the key of the device; does nothing where the processor has no keys.
+/// Gives the memory the key of the device; does nothing if the processor has no keys.
 void protect(std::span<std::byte> memory, int device);
 
 /// Memory of which devices the calling thread may touch: bit d is that of device d.

@@ -1,4 +1,4 @@
-// Streams, their capture, and the functions of the host's that they run.
+// Streams, their capture, and the host functions that they run.
 
 #include <utility>
 

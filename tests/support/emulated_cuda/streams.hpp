@@ -14,8 +14,8 @@ class Channel;
 class Device;
 struct OwnContext;
 
-/// Work that a thread of its own runs in order. Thread-safe. The thread is never joined, so a
-/// process ends though a stream is stuck.
+/// Work that the stream's thread runs in order. Thread-safe. The thread is never joined, so a
+/// process can end although a stream is stuck.
 class Stream : public std::enable_shared_from_this<Stream> {
 public:
     /// How a stream is ordered with the others of its device: the legacy default stream and the
@@ -34,15 +34,15 @@ public:
 
     /// Returns the position behind the work. The work is dropped if the device has failed.
     std::uint64_t enqueue(Actor actor, std::function<void()> work);
-    /// The position behind all that has been enqueued.
+    /// The position behind all enqueued work.
     std::uint64_t position();
     bool reached(std::uint64_t position);
     /// Returns when the position is reached or either device has failed.
     void wait_for(std::uint64_t position, const Device& waiting);
 
-    /// Ends the thread once it has run what is enqueued.
+    /// Ends the thread once it has run all enqueued work.
     void close();
-    /// Makes all who wait look whether a device has failed.
+    /// Makes all waiting threads check whether a device has failed.
     void wake();
 
 private:
@@ -70,14 +70,14 @@ private:
     std::shared_ptr<Channel> channel_;  ///< null once it is closed and has no work
 };
 
-/// Whether the calling thread is in a function of the host's that a stream runs.
+/// Whether the calling thread is in a host function that a stream runs.
 bool in_host_function() noexcept;
 
 cudaStream_t add_stream(std::shared_ptr<Stream> stream);
 /// The stream of a handle, the default streams' too. Null for what never was a handle; a destroyed
 /// stream's breaks a rule.
 std::shared_ptr<Stream> find_stream(cudaStream_t handle);
-/// Null if the handle is that of a default stream, or none.
+/// Null if the handle names a default stream, or nothing.
 std::shared_ptr<Stream> remove_stream(cudaStream_t handle);
 
 }  // namespace guozhuang::emulated_cuda

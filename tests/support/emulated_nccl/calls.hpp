@@ -16,7 +16,7 @@ struct Refusal {
     std::string text;
 };
 
-/// Counts the call, and says what it returns if it is not to run.
+/// Counts the call, and returns its result if it must not run.
 std::optional<ncclResult_t> begin_call(const char* function);
 ncclResult_t end_call(ncclResult_t result) noexcept;
 void remember(const std::string& error);

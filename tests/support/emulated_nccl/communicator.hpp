@@ -19,7 +19,7 @@ public:
     /// Throws Refusal.
     Communicator(const ncclUniqueId& id, int rank, int ranks);
 
-    /// A call by a thread, which must be the only one inside.
+    /// A call by a thread, which must be the only thread inside.
     class Visit {
     public:
         explicit Visit(Communicator& visited);

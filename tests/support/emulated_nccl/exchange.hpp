@@ -21,7 +21,7 @@ enum class Kind : std::uint32_t {
     receive
 };
 
-/// One call of a rank, as it must be on all ranks of a collective.
+/// One call of a rank; in a collective it must be the same on all ranks.
 struct Call {
     Kind kind;
     ncclDataType_t type;
@@ -48,7 +48,8 @@ struct Launch {
     std::shared_ptr<std::atomic<int>> in_flight;
 };
 
-/// Does all of it, with the other ranks; returns early if it is aborted. On a stream's thread.
+/// Runs the group with the other ranks; returns early if it is aborted. Called on a stream's
+/// thread.
 void run(const Launch& launch);
 
 }  // namespace guozhuang::emulated_nccl

@@ -11,7 +11,7 @@ namespace guozhuang::emulated_nccl {
 
 inline constexpr std::size_t most_ranks = 8;
 
-/// Bytes on their way from one rank to another, in order.
+/// Bytes in flight from one rank to another, in order.
 struct Pipe {
     static constexpr std::size_t room = 64 << 10;
     std::atomic<std::uint64_t> written, read;
@@ -22,7 +22,7 @@ struct Pipe {
 struct Segment {
     struct OfRank {
         std::atomic<bool> is_here, has_finalized;
-        int pci_bus;  ///< of its GPU, of which another rank may have another MIG slice
+        int pci_bus;  ///< of its GPU; another rank may have another MIG slice of it
         std::uint64_t host;
     };
     std::array<OfRank, most_ranks> of_ranks;
@@ -31,7 +31,7 @@ struct Segment {
 
 /// Makes a segment, which others open by the id as long as this process lives.
 ncclUniqueId make_segment();
-/// Throws Refusal for an id that is none.
+/// Throws Refusal for an unknown id.
 std::shared_ptr<Segment> open_segment(const ncclUniqueId& id);
 
 }  // namespace guozhuang::emulated_nccl

@@ -16,7 +16,7 @@
 
 namespace guozhuang::test {
 
-/// A backend that does what the test says.
+/// A backend that the test controls.
 class ScriptedBackend final : public engine::Backend {
 public:
     explicit ScriptedBackend(std::function<void(const engine::Bundle&)> script)
@@ -55,7 +55,7 @@ struct EngineOptions {
     engine::Mail* mail = nullptr;                       ///< null: the transport's
 };
 
-/// An engine of the world of an in-process job, with a backend of the test's.
+/// A world engine of an in-process job, with the test's backend.
 class EngineRank {
 public:
     EngineRank(std::shared_ptr<wire::Transport> transport,

@@ -11,8 +11,8 @@ namespace guozhuang::test {
 /// A device made of host memory and threads: a stream is a thread with a queue, an event a flag.
 /// Only its streams order its work, as on a GPU, so scheduling, aborts and races of the engine are
 /// tested without a GPU and under ThreadSanitizer. All fake drivers of a process know each other's
-/// streams; each has its own default streams. In a program that links it, each session has one in
-/// the place of CUDA.
+/// streams; each has its own default streams. In a program that links it, each session has one
+/// instead of CUDA.
 std::shared_ptr<device::Driver> make_fake_driver(int devices = 1);
 
 /// While it lives, sessions that use no device yet find the CUDA of this machine, if any.
@@ -31,8 +31,8 @@ private:
 /// throw, nor drop the last reference to an event or stream.
 void launch(device::Stream& stream, std::function<void()> work);
 
-/// Called by every stream of the host fake in this process before each piece of its work; null:
-/// nothing is. Tests make devices slow by it.
+/// Every stream of the host fake in this process calls this before each piece of its work, unless
+/// it is null. Tests slow devices down with it.
 extern std::atomic<void (*)()> before_work;
 
 }  // namespace guozhuang::test

@@ -9,8 +9,7 @@
 
 namespace guozhuang::test {
 
-/// Does what another driver does, and shares memory as that one does; a test overrides what it
-/// wants to be otherwise.
+/// Forwards to another driver, also for sharing memory; a test overrides what it wants to change.
 class ForwardingDriver : public device::Driver, public device::MemorySharing {
 public:
     explicit ForwardingDriver(std::shared_ptr<device::Driver> inner) : inner_(std::move(inner)) {}

@@ -7,7 +7,7 @@
 
 namespace guozhuang::test {
 
-/// Does what another transport does; a test overrides what it wants to be otherwise.
+/// Forwards to another transport; a test overrides what it wants to change.
 class ForwardingTransport : public wire::Transport {
 public:
     explicit ForwardingTransport(std::unique_ptr<wire::Transport> inner)

@@ -17,7 +17,7 @@ namespace guozhuang::test {
 
 /// Runs `body(transport)` on `ranks` threads, one for each rank of an in-process job, and waits for
 /// all. The first exception ends the job for all ranks and is thrown again here. The body does not
-/// call close(): that happens here, if all is well.
+/// call close(): this does, if all is well.
 template <class Body>
 void run_inproc_ranks(int ranks, Body&& body,
                       std::optional<base::WaitSettings> settings = std::nullopt, int hosts = 1) {
@@ -43,8 +43,8 @@ void run_inproc_ranks(int ranks, Body&& body,
     if (first) std::rethrow_exception(first);
 }
 
-/// `body(group, staging)` as each of these ranks, who stage among themselves. The memory is one for
-/// all threads, so that ThreadSanitizer sees what they do with it.
+/// Runs `body(group, staging)` as each of these ranks, which stage for each other. All threads use
+/// the same memory, so that ThreadSanitizer sees their accesses.
 template <class Body>
 void run_staging_ranks(int ranks, Body&& body) {
     struct alignas(64) Line {
@@ -65,7 +65,7 @@ void run_staging_ranks(int ranks, Body&& body) {
     });
 }
 
-/// Waits for a message, as a rank does.
+/// Waits for a message like a rank.
 inline void finish(wire::Transport& transport, wire::Transport::Ticket& ticket) {
     base::wait_until(transport.doorbell(), transport.wait_settings(),
                      [&] { return transport.test(ticket); });

@@ -20,9 +20,9 @@ inline protocol::Description tensor(std::string name, Shape shape = {4},
     return {.operation = operation, .tensors = {{std::move(name), DType::f32, std::move(shape)}}};
 }
 
-/// The negotiators of a process set and the links between them, stepped by hand in one thread: what
-/// happens, and in which order, is the test's choice alone. A link delivers in order. Copyable, so
-/// that a state can be tried out and gone back to.
+/// The negotiators of a process set and the links between them, stepped by hand in one thread: the
+/// test alone decides what happens, and in which order. A link delivers in order. Copyable, so that
+/// a test can return to an earlier state.
 class Negotiation {
 public:
     using Link = std::pair<int, int>;  ///< from, to
@@ -64,7 +64,7 @@ public:
         for (int rank = 0; rank < size(); ++rank) shut_down(rank);
     }
 
-    /// Puts what the rank has to say on the links; what it has learnt goes to its log.
+    /// Puts the rank's messages on the links, and its new entries into its log.
     void flush(int rank) {
         for (auto& message : at(rank).take_messages()) {
             ++messages_;
@@ -87,7 +87,7 @@ public:
     /// The links that have messages, with them.
     std::map<Link, std::deque<protocol::Bytes>>& links() { return links_; }
 
-    /// Flushes and delivers until nobody has anything to say.
+    /// Flushes and delivers until no rank has a message left.
     void settle() {
         do {
             while (!links_.empty()) deliver(links_.begin()->first);

@@ -29,7 +29,7 @@ struct RecordedBundle final : engine::StreamBundle {
     std::atomic<bool> has_failed{false};
 };
 
-/// Counts the bundles that it is to move.
+/// Counts the bundles that it gets.
 class CountingBackend final : public engine::Backend {
 public:
     explicit CountingBackend(std::atomic<int>& moved) : moved_(moved) {}

@@ -10,7 +10,8 @@
 
 namespace guozhuang::test {
 
-/// A user's stream that stands still until it is let go: a device that is busy with earlier work.
+/// A user's stream that stands still until it is released, like a device that is busy with earlier
+/// work.
 class SlowStream {
 public:
     SlowStream() : driver_(make_fake_driver()), stream_(driver_->make_stream(0)) {
@@ -25,7 +26,7 @@ public:
     }
     void launch(std::function<void()> work) { test::launch(*stream_, std::move(work)); }
     StreamRef ref() const { return stream_->ref(); }
-    /// Until all that was enqueued is done.
+    /// Waits until all enqueued work is done.
     void finish() {
         std::promise<void> done;
         launch([&] { done.set_value(); });

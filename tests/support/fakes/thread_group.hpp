@@ -87,8 +87,8 @@ private:
     bool ranks_share_cores_;
 };
 
-/// A PeerMemory between threads. A rank dawdles where it reads and where it writes, each time
-/// another one, so what is written over too early is seen; and counts what it writes and its waits.
+/// A PeerMemory between threads. Each time another rank dawdles where it reads or writes, so that a
+/// too early overwrite shows. Counts a rank's writes and waits.
 class ThreadGroup {
 public:
     ThreadGroup(Stages& stages, int rank) : stages_(&stages), rank_(rank) {}
@@ -125,8 +125,8 @@ public:
         dawdle(round + 1);
     }
 
-    /// From here on all memory of this rank is in that region, but for so many bytes at both ends
-    /// of each tensor; in none, if 0. `only`: if it is not empty, no other tensors.
+    /// From here on all memory of this rank is in this region, except this many bytes at both ends
+    /// of each tensor; 0: in no region. `only`: if not empty, only these tensors.
     void open(std::uint64_t region, std::size_t but_at_the_ends = 0,
               std::span<const std::span<std::byte>> only = {}) {
         region_ = region;

@@ -20,8 +20,8 @@ namespace guozhuang::test {
 
 /// A Switchboard carries the messages between the ThreadWires of a group of threads. It is as
 /// unhelpful as the concept Wire allows: it buffers nothing, moves bytes only when the receiver
-/// waits, spoils received memory until then, and catches a sender that changes its memory too
-/// early. It takes a wait of half a minute for a deadlock and throws.
+/// waits, fills the receive memory with garbage until then, and catches a sender that changes its
+/// memory too early. It takes a wait of half a minute for a deadlock and throws.
 class Switchboard {
 public:
     struct Message {
@@ -187,8 +187,8 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// Runs body(rank) on a thread per rank. An exception on one ends all; the first is thrown here.
-/// Catch2 macros are for the caller's thread only.
+/// Runs body(rank) on a thread per rank. An exception on one thread ends all; the first is thrown
+/// here. Only the caller's thread may use Catch2 macros.
 template <class Body>
 void run_ranks(Switchboard& board, const Body& body) {
     std::vector<std::thread> threads;

@@ -19,8 +19,8 @@
 
 namespace guozhuang::test {
 
-/// An element that is a text: its block's label and what has been added up in it, "b2 = 3+0". Texts
-/// live in one table for the process.
+/// An element that is a text: its block's label and the terms added up in it, "b2 = 3+0". The
+/// process has one table of texts.
 using Symbol = std::uint32_t;
 
 class SymbolTable {
@@ -55,7 +55,7 @@ public:
         }
         return shown;
     }
-    /// left + right, with brackets where the right one is a sum itself. Nothing stays nothing.
+    /// left + right, with brackets if the right one is a sum itself. An empty text stays empty.
     static Symbol add(Symbol left, Symbol right) {
         const auto a = get(left), b = get(right);
         if (a.sum.empty()) return left;
@@ -140,8 +140,8 @@ public:
         return steps_.at({from, to, index});
     }
 
-    /// A row per step and a column per rank; the last row is `ends`. Where that is wider than a
-    /// page, the blocks of a cell stand one below the other.
+    /// A row per step and a column per rank; the last row is `ends`. If that is wider than a page,
+    /// the blocks of a cell stand one below the other.
     std::vector<std::string> figure(const std::vector<std::string>& ends) const {
         std::vector<Row> rows{{""}};
         std::size_t steps = 0;
@@ -210,8 +210,8 @@ private:
     std::vector<std::vector<std::string>> sent_;  ///< by rank and step
 };
 
-/// Where some ranks' part of a figure is: their columns, by rank of the group, if those are not the
-/// same; the step in which they begin; and how many steps a round is.
+/// Where the part of some ranks is in a figure: their columns, by group rank, if those differ; the
+/// step in which they begin; and how many steps a round has.
 struct InFigure {
     std::vector<int> columns = {};
     std::size_t first_step = 0, steps_a_round = 1;
@@ -236,7 +236,7 @@ public:
     int size() const { return wire_.size(); }
 
     Ticket send(std::span<const std::byte> bytes, int peer) {
-        // Noted before it is on its way: the receiver asks for its step.
+        // Noted before it is in flight: the receiver asks for its step.
         trace_->sent(where_.column(rank()), where_.column(peer), sends_[peer]++, step_++,
                      SymbolTable::show(bytes));
         return {wire_.send(bytes, peer), -1, 0};
@@ -304,7 +304,7 @@ public:
     static void yield_to_others() {}
 
 private:
-    /// The first so many of the bytes that were put since the last call.
+    /// The first bytes, this many, of those that were put since the last call.
     void write(std::uint64_t step, std::size_t bytes) {
         if (bytes > 0)
             trace_->staged(where_.column(rank()), where_.first_step + where_.steps_a_round * step,

@@ -15,13 +15,13 @@ double epsilon_of(DType dtype);
 
 struct AdasumTerm {
     std::vector<double> values;
-    double error = 0;  ///< how far, in the 2-norm, a computation that rounds may be off
+    double error = 0;  ///< how far off, in the 2-norm, a rounding computation may be
 };
 
 double dot(const std::vector<double>& a, const std::vector<double>& b);
 
-/// `rounding`: that of partial sums. A term that is short beside the other is turned far by a small
-/// error: hence the ratios of the norms.
+/// `rounding`: the error of partial sums. A small error turns a term that is short beside the other
+/// by a large angle, hence the ratios of the norms.
 AdasumTerm adasum_pair(const AdasumTerm& a, const AdasumTerm& b, double rounding);
 
 /// The adasum of all ranks' contributions, each multiplied by `prescale` in its own dtype first.

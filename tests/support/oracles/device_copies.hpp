@@ -20,7 +20,7 @@ class RandomCopies {
 public:
     struct Shape {
         std::size_t count, most_elements;
-        std::optional<DType> dtype;  ///< else any that is floating
+        std::optional<DType> dtype;  ///< otherwise any floating dtype
     };
     explicit RandomCopies(const Shape& shape) {
         for (std::size_t i = 0; i < shape.count; ++i) {
@@ -60,8 +60,8 @@ private:
     std::size_t to_bytes_ = 0, from_bytes_ = 0;
 };
 
-/// Holds copy_all() equal to a copy() for each of the copies and a reduction of it alone, and
-/// nothing else written; and then onto themselves.
+/// Checks that copy_all() equals a copy() for each copy and a reduction of it alone, and writes
+/// nothing else; then the same for copies onto themselves.
 inline void check_copies_of(device::Driver& driver, const RandomCopies::Shape& shape,
                             const device::Finish& finish) {
     const auto stream = driver.make_stream(0);
@@ -89,8 +89,8 @@ inline void check_copies_of(device::Driver& driver, const RandomCopies::Shape& s
     CHECK((together.read(*stream) == one_by_one.read(*stream)));
 }
 
-/// More than one kernel takes, of a few bytes; of several tiles; large ones, which go by
-/// themselves.
+/// More small copies than one kernel takes; copies of several tiles; large ones, each with its own
+/// launch.
 inline void check_copies(device::Driver& driver) {
     for (const auto dtype : all_dtypes) {
         check_copies_of(driver, {0, 0, dtype}, {});

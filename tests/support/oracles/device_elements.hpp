@@ -11,8 +11,8 @@
 
 namespace guozhuang::test {
 
-/// Holds what the driver makes of elements in place, and sum_of_squares, equal to the host's, bit
-/// for bit.
+/// Checks that the driver changes elements in place, and computes sum_of_squares, with the same
+/// bits as the host.
 inline void check_elements_of(device::Driver& driver, device::Stream& stream, DType dtype,
                               std::size_t count, std::size_t first) {
     const auto size = size_of(dtype);
@@ -39,8 +39,8 @@ inline void check_elements_of(device::Driver& driver, device::Stream& stream, DT
     driver.release_pinned(0, pinned);
 }
 
-/// The same for all floating dtypes, with counts and offsets that no group of 16 bytes fits, and
-/// more groups than there are lanes.
+/// The same for all floating dtypes, with counts and offsets that are no multiple of 16 bytes, and
+/// more groups than lanes.
 inline void check_elements(device::Driver& driver) {
     const auto stream = driver.make_stream(0);
     for (const auto dtype : all_dtypes) {

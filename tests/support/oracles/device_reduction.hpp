@@ -24,7 +24,7 @@ inline void wait_until_done(device::Stream& stream) {
     while (!event->done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
-/// Random elements, without NaN and infinity: what a NaN looks like is nobody's promise.
+/// Random elements, without NaN and infinity: the bits of a NaN are not specified.
 inline std::vector<std::byte> random_elements(DType dtype, std::size_t count) {
     static unsigned state = seed();
     std::vector<std::byte> bytes(count * size_of(dtype));
@@ -63,8 +63,8 @@ private:
     const std::span<std::byte> device_;
 };
 
-/// Holds the driver's reduction of so many inputs equal to the host's, at offsets where all or not
-/// all of the sides can be read in packs, into another memory and into the last input.
+/// Checks that the driver reduces this many inputs to the same bits as the host, at offsets where
+/// all sides or only some can be read in packs, into other memory and into the last input.
 inline void check_reduction_like_host(device::Driver& driver, device::Stream& stream,
                                       const device::Reduction& reduction, std::size_t inputs) {
     constexpr std::size_t count = 1027;

@@ -86,7 +86,7 @@ inline void check_order(device::Driver& driver) {
     const auto done = by_event->record();
     CHECK_FALSE(done->done());
     CHECK(filled.load() + ended.load() == 0);
-    driver.require_healthy(0);  // does not wait for what is enqueued
+    driver.require_healthy(0);  // does not wait for enqueued work
     device::advance(gate, 1);
     wait_until_done(*by_event);
     CHECK(done->done());

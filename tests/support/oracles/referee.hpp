@@ -14,9 +14,9 @@
 
 namespace guozhuang::test {
 
-/// Watches the log of every rank and knows, from the submissions and shutdowns alone, what each
-/// entry has to be. Throws Violation at the first entry that breaks a rule of the protocol; P1 to
-/// P5 are those of docs/verification.md.
+/// Watches the log of every rank and knows, from submissions and shutdowns alone, what each entry
+/// must be. Throws Violation at the first entry that breaks a rule of the protocol; P1 to P5 are
+/// those of docs/verification.md.
 class Referee {
 public:
     struct Violation : std::runtime_error {
@@ -39,7 +39,7 @@ public:
     void joined(int rank) {
         submitted(rank, join, false, {.operation = OperationKind::join, .tensors = {}});
     }
-    /// Whether the rank has, and has not seen that all have.
+    /// Whether the rank has joined, and has not seen that all have.
     bool has_joined(int rank) const { return at(rank).pending.contains(join); }
 
     /// The next entry of the rank's log. P3: the same as on all other ranks.
@@ -67,8 +67,8 @@ public:
     bool has_shut_down(int rank) const { return shut_down_.contains(rank); }
     const std::vector<protocol::LogEntry>& log() const { return log_; }
 
-    /// When nothing is on its way any more. P5: every round that all have voted in, joined or shut
-    /// down from is over, and every rank knows it.
+    /// When no message is in flight any more. P5: every round in which all have voted, joined or
+    /// shut down is over, and every rank knows it.
     void expect_quiet() const {
         for (const auto& [key, round] : rounds_) {
             if (key.second < value_or_zero(resolved_, key.first)) continue;  // as has been judged
@@ -80,7 +80,7 @@ public:
             require(rank.position == log_.size(), "a rank has not heard all");
     }
 
-    /// When all have shut down and nothing is on its way any more. P4: no request is left.
+    /// When all have shut down and no message is in flight any more. P4: no request is left.
     void expect_finished() const {
         expect_quiet();
         require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::all_shut_down,
@@ -89,7 +89,7 @@ public:
             require(rank.pending.empty(), "a request was never resolved");
     }
 
-    /// When a rank has left and nothing is on its way any more.
+    /// When a rank has left and no message is in flight any more.
     void expect_left() const {
         require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::quit,
                 "the log does not end with the leaving");
@@ -102,7 +102,7 @@ public:
     }
 
 private:
-    static constexpr const char* join = "join";  ///< what all call it
+    static constexpr const char* join = "join";  ///< the name that all give it
 
     struct Round {
         bool named = true;
@@ -197,7 +197,7 @@ private:
                     "a join fails because of the wrong ranks: " + entry.text);
     }
 
-    /// P2: all ranks have submitted it, the same, or joined. Only what may share a bundle does.
+    /// P2: all ranks have submitted the same, or joined. Only requests that may share a bundle do.
     void judge_execute(const protocol::LogEntry& entry) {
         std::size_t bytes = 0;
         for (const auto& item : entry.items) {

@@ -11,7 +11,7 @@
 
 namespace guozhuang::test {
 
-/// A number format: how it lies in memory, and in which type it is summed.
+/// A number format: its layout in memory, and the type in which it is summed.
 template <class T>
 struct Plain {
     using Element = T;
@@ -109,7 +109,7 @@ private:
     Partial divisor_;
 };
 
-/// Adds up. Sum<T>(n) divides what it has added up by n.
+/// Adds up. Sum<T>(n) divides the sum by n.
 template <class T>
 using Sum = ScalarReduce<Plain<T>>;
 

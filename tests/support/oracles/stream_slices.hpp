@@ -24,8 +24,8 @@ struct ExpectedStreamSlices {
     std::int64_t to_ns = 0;          ///< none ends later
 };
 
-/// Says what is wrong with them: missing, too many, out of order, or at another time. Empty if all
-/// is well.
+/// Says what is wrong with the slices: missing, too many, out of order, or at another time. Empty
+/// if all is well.
 inline std::string problems_of_stream_slices(const std::string& path,
                                              const ExpectedStreamSlices& expected) {
     using nlohmann::json;

@@ -88,8 +88,8 @@ private:
         flight.ticket = transport_.receive(item.from, item.tag, flight.bytes);
     }
 
-    /// Whether everything has arrived. Every kind of message is looked at: a long control message
-    /// is not sent before it is polled.
+    /// Whether everything has arrived. Looks at every kind of message: a long control message is
+    /// not sent before it is polled.
     bool look() {
         while (poll_control()) {
         }
@@ -99,7 +99,7 @@ private:
         return done;
     }
 
-    /// Control messages come in the order of their sender, whoever is first among the senders.
+    /// Control messages arrive in the order of their sender; the senders may come in any order.
     bool poll_control() {
         if (control_.empty()) return false;
         const wire::Tag tag = control_.front()->tag;

@@ -11,7 +11,8 @@
 #define GUOZHUANG_CATCH_VERSION 2
 #endif
 
-/// Leaves a test case that cannot run here, saying why. Directly in the body of a TEST_CASE.
+/// Leaves a test case that cannot run here, and says why. Use it directly in the body of a
+/// TEST_CASE.
 #if GUOZHUANG_CATCH_VERSION >= 3
 #define GUOZHUANG_SKIP(reason) SKIP(reason)
 #else

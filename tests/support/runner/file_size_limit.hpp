@@ -5,8 +5,8 @@
 
 namespace guozhuang::test {
 
-/// While it lives, no file of this process grows beyond so many bytes, and writing more is an error
-/// as on a full disk. SIGXFSZ, which would end the process, stays ignored afterwards.
+/// While it lives, no file of this process grows beyond this many bytes, and writing more is an
+/// error as on a full disk. SIGXFSZ, which would end the process, stays ignored afterwards.
 class FileSizeLimit {
 public:
     explicit FileSizeLimit(rlim_t bytes) {

@@ -10,8 +10,8 @@
 
 namespace guozhuang::test {
 
-/// How many files this process has open. The runner's watchdog opens one for a moment now and then:
-/// so the least of several looks.
+/// How many files this process has open: the least of several looks, since the runner's watchdog
+/// sometimes opens one for a moment.
 inline std::ptrdiff_t open_files() {
     auto least = std::numeric_limits<std::ptrdiff_t>::max();
     for (int look = 0; look < 4; ++look) {

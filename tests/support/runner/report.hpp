@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-/// Test cases that run as ranks, be they threads or processes. A case calls no Catch macro (they
-/// are not thread-safe, and a rank that leaves a case early leaves the others waiting): it writes a
-/// Report, and what the reports of all ranks say is checked once at the end.
+/// Test cases that run as ranks, which may be threads or processes. A case calls no Catch macro
+/// (they are not thread-safe, and a rank that leaves a case early leaves the others waiting): it
+/// writes a Report, and what the reports of all ranks say is checked once at the end.
 namespace guozhuang::test {
 
 template <class... Parts>
@@ -50,8 +50,7 @@ public:
     }
 
     const std::vector<std::string>& problems() const noexcept { return problems_; }
-    /// By label, and by time among those of one label: ranks may have come to them in different
-    /// orders.
+    /// By label, and by time within a label: ranks may have reached them in different orders.
     std::vector<Digest> digests() const {
         auto sorted = digests_;
         std::ranges::stable_sort(sorted, {}, &Digest::label);
@@ -72,7 +71,7 @@ std::string difference(const std::vector<Report::Digest>& own,
 
 std::vector<std::uint64_t> hashes_of(const Report& report);
 
-/// Runs the case as so many ranks, each a thread; returns a line for each problem, so the empty
+/// Runs the case as this many ranks, each a thread; returns a line for each problem, so an empty
 /// text if all is well.
 std::string problems_among(int ranks, const RankCase& body, const RankOptions& options = {});
 

@@ -8,13 +8,13 @@ namespace guozhuang::test {
 /// Reads Catch's command line and ours; not 0 if the process should end with it.
 int read_command_line(int argc, char** argv);
 
-/// The seed of the command line, else a fresh one.
+/// The seed from the command line, otherwise a fresh one.
 unsigned chosen_seed();
 
 /// Tells this process its rank. Ranks other than 0 print failed test cases, nothing else.
 void become_rank(int rank, unsigned seed);
 
-/// Runs the test cases; the number of failures, at most 255.
+/// Runs the test cases; returns the number of failures, at most 255.
 int run_cases();
 
 /// Guards something that is not a test case: start-up, shut-down.

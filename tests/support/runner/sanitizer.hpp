@@ -22,8 +22,8 @@ inline constexpr bool under_sanitizer = under_thread_sanitizer;
 #endif
 #undef GUOZHUANG_CLANG_HAS
 
-/// With how many ranks a case is run in turn: all of these, but under a sanitizer, which takes its
-/// time, with three only.
+/// The numbers of ranks with which a case runs in turn: all of these, but only three ranks under a
+/// sanitizer, which is slow.
 inline std::vector<int> rank_counts(std::initializer_list<int> all) {
     return under_sanitizer ? std::vector{3} : std::vector(all);
 }

@@ -7,7 +7,7 @@
 
 namespace guozhuang::test {
 
-/// A directory that is there for the life of this object, with all that is put into it.
+/// A directory that lives, with its contents, as long as this object.
 class TemporaryDirectory {
 public:
     TemporaryDirectory() {

@@ -9,11 +9,12 @@
 
 namespace guozhuang::test {
 
-/// How much of a core each thread of this machine that wants one gets at present, at most 1.
+/// The share of a core that each thread that wants to run gets on this machine at present, at most
+/// 1.
 double share_of_a_core();
 
-/// Ends the process with a line of text when what was started is not finished in time. Time passes
-/// as slowly as the machine is loaded: a second in which a thread would get a hundredth of a core
+/// Ends the process with a line of text if started work is not finished in time. Time passes as
+/// slowly as the machine is loaded: a second in which a thread would get a hundredth of a core
 /// counts as a hundredth. Any thread.
 class Watchdog {
 public:

@@ -7,8 +7,7 @@
 
 namespace guozhuang::test {
 
-/// Memory of a device that a test program has, as a trainer has it, on a stream of its own. Any
-/// thread.
+/// Device memory of a test program, which like a trainer has its own stream. Any thread.
 class DeviceMemory {
 public:
     DeviceMemory() = default;
@@ -16,7 +15,7 @@ public:
     DeviceMemory(const DeviceMemory&) = delete;
     DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-    /// The stream that produces what put() returns, and the device.
+    /// The stream that produces the tensors of put(), and the device.
     virtual StreamRef stream() const = 0;
     /// A copy of these bytes on the device, as soon as the stream has done its work.
     virtual std::shared_ptr<void> put(std::span<const std::byte> bytes) = 0;
@@ -24,13 +23,13 @@ public:
     virtual void get(std::span<std::byte> bytes, const void* from) = 0;
 };
 
-/// Where the operations of tests/support/cases have their tensors; null is the host.
+/// The device on which the operations of tests/support/cases have their tensors; null: the host.
 inline DeviceMemory*& device_memory() {
     static DeviceMemory* memory = nullptr;
     return memory;
 }
 
-/// Where a tensor on that device is; null for memory of the host, which the fake device has, too.
+/// The place of a tensor on that device; null for host memory, which the fake device also has.
 inline DeviceMemory* memory_of(Device device) {
     return device.kind == DeviceKind::host ? nullptr : device_memory();
 }

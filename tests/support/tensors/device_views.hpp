@@ -8,7 +8,7 @@ namespace guozhuang::test {
 
 inline constexpr Device on_host{}, on_fake_device{DeviceKind::cuda, 0};
 
-/// The numbers, as memory of a device.
+/// A view of the numbers as device memory.
 inline TensorView view_of(std::vector<float>& numbers, Device device = {}) {
     return {numbers.data(), DType::f32, {static_cast<std::int64_t>(numbers.size())}, device};
 }

@@ -64,7 +64,7 @@ struct Tensor {
     }
 };
 
-/// The value of 16 bits with so many of them for the exponent; finite ones only.
+/// The value of 16 bits, with this many for the exponent; finite values only.
 double value_of_bits(std::uint16_t bits, int mantissa_bits);
 
 /// An element of an integer dtype or bool; of u64 its bits.
