@@ -20,6 +20,8 @@ concept Wire = requires(W& wire, std::span<const std::byte> out, std::span<std::
                         typename W::Ticket& ticket) {
     { wire.rank() } -> std::same_as<int>;
     { wire.size() } -> std::same_as<int>;
+    /// How many bytes in flight keep a link busy; 0 if any number does.
+    { wire.window_bytes() } -> std::same_as<std::size_t>;
     { wire.send(out, peer) } -> std::same_as<typename W::Ticket>;
     { wire.receive(in, peer) } -> std::same_as<typename W::Ticket>;
     { wire.wait(ticket) } -> std::same_as<void>;

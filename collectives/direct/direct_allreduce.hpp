@@ -31,9 +31,9 @@
 // Needs: allreduce_scratch_bytes: 2p-1 segments per chunk in flight.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
@@ -45,10 +45,11 @@
 namespace guozhuang::direct {
 
 template <Wire W>
-std::size_t allreduce_scratch_bytes(const Blocks& blocks, int ranks, std::size_t segment_bytes) {
-    const auto p = static_cast<std::size_t>(ranks);
-    const Chunks chunks(blocks.largest_bytes(), segment_bytes);
-    const auto slot = PairwiseExchange<W>::scratch_bytes(ranks) +
+std::size_t allreduce_scratch_bytes(const W& wire, const Blocks& blocks,
+                                    std::size_t segment_bytes) {
+    const auto p = static_cast<std::size_t>(wire.size());
+    const Chunks chunks(blocks.largest_bytes(), segment_bytes, wire.window_bytes());
+    const auto slot = PairwiseExchange<W>::scratch_bytes(wire.size()) +
                       padded_array<std::span<const std::byte>>(p) +
                       (2 * p - 1) * chunks.segment_bytes();
     return chunks.slots() * slot;
@@ -59,20 +60,22 @@ template <Wire W>
 class DirectAllreduce {
 public:
     DirectAllreduce(W& wire, const AllreduceArgs& args)
-        : wire_(wire), args_(args), chunks_(args.blocks.largest_bytes(), args.segment_bytes) {
+        : wire_(wire),
+          args_(args),
+          chunks_(args.blocks.largest_bytes(), args.segment_bytes, wire.window_bytes()),
+          slots_(chunks_.slots()) {
         Scratch scratch(args.scratch);
-        for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
-            slots_[slot].exchange = PairwiseExchange<W>(wire, scratch);
-            slots_[slot].terms = Terms(wire.size(), wire.rank(), chunks_.segment_bytes(), scratch);
-            slots_[slot].rooms =
+        for (auto& slot : slots_) {
+            slot.exchange = PairwiseExchange<W>(wire, scratch);
+            slot.terms = Terms(wire.size(), wire.rank(), chunks_.segment_bytes(), scratch);
+            slot.rooms =
                 scratch.cut(static_cast<std::size_t>(wire.size()) * chunks_.segment_bytes());
         }
     }
 
     void run() {
         keep_in_flight(
-            chunks_.count(), 2,
-            [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            chunks_, 2, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
             [this](std::size_t slot, int step) {
                 step == 0 ? reduce(slots_[slot]) : collect(slots_[slot]);
             });
@@ -129,7 +132,7 @@ private:
     W& wire_;
     const AllreduceArgs& args_;
     Chunks chunks_;
-    std::array<Slot, chunks_in_flight> slots_;
+    std::vector<Slot> slots_;
 };
 
 /// args.blocks: one block per rank, or fewer; ranks without a block own none.
@@ -143,10 +146,8 @@ void allreduce(W& wire, const AllreduceArgs& args) {
 template <AllreduceSite Site>
 void allreduce_of_blocks(Site& site, int blocks) {
     auto& wire = site.wire();
-    using W = std::remove_reference_t<decltype(wire)>;
     auto args = site.cut(blocks);
-    args.scratch =
-        site.scratch(allreduce_scratch_bytes<W>(args.blocks, wire.size(), args.segment_bytes));
+    args.scratch = site.scratch(allreduce_scratch_bytes(wire, args.blocks, args.segment_bytes));
     allreduce(wire, args);
 }
 

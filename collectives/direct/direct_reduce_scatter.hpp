@@ -19,9 +19,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "collectives/concepts/reduce.hpp"
 #include "collectives/concepts/wire.hpp"
@@ -47,10 +47,11 @@ inline std::size_t largest_bytes(std::span<const std::span<const std::byte>> blo
 }
 
 template <Wire W>
-std::size_t reduce_scatter_scratch_bytes(std::span<const std::span<const std::byte>> blocks,
+std::size_t reduce_scatter_scratch_bytes(const W& wire,
+                                         std::span<const std::span<const std::byte>> blocks,
                                          std::size_t segment_bytes) {
     const auto ranks = blocks.size();
-    const Chunks chunks(largest_bytes(blocks), segment_bytes);
+    const Chunks chunks(largest_bytes(blocks), segment_bytes, wire.window_bytes());
     const auto slot = PairwiseExchange<W>::scratch_bytes(static_cast<int>(ranks)) +
                       padded_array<std::span<const std::byte>>(ranks) +
                       (ranks - 1) * chunks.segment_bytes();
@@ -96,12 +97,12 @@ void reduce_scatter(W& wire, const ReduceScatterArgs& args) {
         PairwiseExchange<W> exchange;
         Terms terms;
     };
-    const Chunks chunks(largest_bytes(args.input), args.segment_bytes);
-    std::array<Slot, chunks_in_flight> slots;
+    const Chunks chunks(largest_bytes(args.input), args.segment_bytes, wire.window_bytes());
+    std::vector<Slot> slots(chunks.slots());
     Scratch scratch(args.scratch);
-    for (std::size_t slot = 0; slot < chunks.slots(); ++slot) {
-        slots[slot].exchange = PairwiseExchange<W>(wire, scratch);
-        slots[slot].terms = Terms(wire.size(), wire.rank(), chunks.segment_bytes(), scratch);
+    for (auto& slot : slots) {
+        slot.exchange = PairwiseExchange<W>(wire, scratch);
+        slot.terms = Terms(wire.size(), wire.rank(), chunks.segment_bytes(), scratch);
     }
     const auto slice = [&](int block, std::size_t chunk) {
         const auto bytes = args.input[static_cast<std::size_t>(block)];
@@ -123,7 +124,7 @@ void reduce_scatter(W& wire, const ReduceScatterArgs& args) {
                           slice(wire.rank(), slot.chunk), args.reduce);
         slot.exchange.wait_sent();
     };
-    keep_in_flight(chunks.count(), 1, start, finish);
+    keep_in_flight(chunks, 1, start, finish);
 }
 
 }  // namespace guozhuang::direct

@@ -70,7 +70,8 @@ template <PeerMemory P, Wire W>
 std::size_t allreduce_scratch_bytes(P& local, W& across, const Blocks& blocks,
                                     std::size_t wanted_bytes) {
     return staged::stage_scratch_bytes(local.size()) +
-           ring::pipelined_scratch_bytes(blocks, segment_bytes(local, across, wanted_bytes));
+           ring::pipelined_scratch_bytes(across, blocks,
+                                         segment_bytes(local, across, wanted_bytes));
 }
 
 /// The work of one allreduce on one rank.
@@ -88,7 +89,7 @@ public:
                 .scratch = args.scratch.subspan(staged::stage_scratch_bytes(local.size())),
                 .reduce = args.reduce,
                 .segment_bytes = segment_bytes(local, across, args.segment_bytes)},
-          chunks_(args_.blocks.largest_bytes(), args_.segment_bytes),
+          chunks_(args_.blocks.largest_bytes(), args_.segment_bytes, across.window_bytes()),
           lag_(std::max<std::size_t>(chunks_.slots(), 1) - 1),
           ring_(across, args_, local.rank() * hosts_) {}
 
@@ -123,7 +124,7 @@ private:
         if (step >= age && step - age < chunks_.count()) act(step - age);
     }
 
-    static std::size_t slot_of(std::size_t chunk) noexcept { return chunk % chunks_in_flight; }
+    std::size_t slot_of(std::size_t chunk) const noexcept { return chunk % chunks_.slots(); }
 
     /// How many hops a chunk of this age has done by the end of its step.
     int hops_done(std::size_t age) const noexcept {

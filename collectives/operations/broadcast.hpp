@@ -24,11 +24,12 @@ inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite
         return site.stage(blocks.total_bytes(), [&](auto& group) {
             staged::staged_broadcast(group, blocks, site.root(), segment_bytes);
         });
-    tree::broadcast(site.wire(),
-                    {.blocks = blocks,
-                     .scratch = site.scratch(tree::broadcast_scratch_bytes(blocks, segment_bytes)),
-                     .segment_bytes = segment_bytes,
-                     .root = site.root()});
+    auto& wire = site.wire();
+    tree::broadcast(
+        wire, {.blocks = blocks,
+               .scratch = site.scratch(tree::broadcast_scratch_bytes(wire, blocks, segment_bytes)),
+               .segment_bytes = segment_bytes,
+               .root = site.root()});
 };
 
 }  // namespace guozhuang

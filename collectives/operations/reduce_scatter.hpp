@@ -7,7 +7,6 @@
 #include <cstring>
 #include <guozhuang/types.hpp>
 #include <span>
-#include <type_traits>
 
 #include "collectives/concepts/operation_site.hpp"
 #include "collectives/direct/direct_reduce_scatter.hpp"
@@ -27,10 +26,8 @@ void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::
     std::span<const std::byte> given = tensor.memory;
     auto blocks = cut_rows(given, rows, tensor.row_bytes);
     const auto scratch_bytes =
-        site.stages()
-            ? staged::stage_scratch_bytes(ranks)
-            : direct::reduce_scatter_scratch_bytes<std::remove_reference_t<decltype(site.wire())>>(
-                  blocks, segment_bytes);
+        site.stages() ? staged::stage_scratch_bytes(ranks)
+                      : direct::reduce_scatter_scratch_bytes(site.wire(), blocks, segment_bytes);
     const bool scales = site.prescale() != 1;
     Scratch scratch(
         site.scratch(padded(scratch_bytes) + (scales ? padded(given.size()) : std::size_t{0})));

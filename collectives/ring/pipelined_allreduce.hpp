@@ -25,6 +25,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
@@ -35,8 +36,10 @@
 
 namespace guozhuang::ring {
 
-inline std::size_t pipelined_scratch_bytes(const Blocks& blocks, std::size_t segment_bytes) {
-    const Chunks chunks(blocks.largest_bytes(), segment_bytes);
+template <Wire W>
+std::size_t pipelined_scratch_bytes(const W& wire, const Blocks& blocks,
+                                    std::size_t segment_bytes) {
+    const Chunks chunks(blocks.largest_bytes(), segment_bytes, wire.window_bytes());
     return chunks.slots() * 2 * padded(chunks.segment_bytes());
 }
 
@@ -51,18 +54,17 @@ public:
         : wire_(wire),
           args_(args),
           first_block_(first_block),
-          chunks_(args.blocks.largest_bytes(), args.segment_bytes),
-          sum_hops_(wire.size() - 1) {
+          chunks_(args.blocks.largest_bytes(), args.segment_bytes, wire.window_bytes()),
+          sum_hops_(wire.size() - 1),
+          slots_(chunks_.slots()) {
         Scratch scratch(args.scratch);
-        for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
-            for (auto& room : slots_[slot].rooms) room = scratch.cut(chunks_.segment_bytes());
-        }
+        for (auto& slot : slots_)
+            for (auto& room : slot.rooms) room = scratch.cut(chunks_.segment_bytes());
     }
 
     void run() {
         keep_in_flight(
-            chunks_.count(), hops(),
-            [this](std::size_t slot, std::size_t chunk) { start(slot, chunk); },
+            chunks_, hops(), [this](std::size_t slot, std::size_t chunk) { start(slot, chunk); },
             [this](std::size_t slot, int hop) { advance(slot, hop); });
     }
 
@@ -166,7 +168,7 @@ private:
     int first_block_;
     Chunks chunks_;
     int sum_hops_;
-    std::array<Slot, chunks_in_flight> slots_;
+    std::vector<Slot> slots_;
 };
 
 /// args.blocks: one per rank.
@@ -189,7 +191,8 @@ template <>
 inline constexpr auto run_allreduce<Algorithm::ring> = [](AllreduceSite auto& site) {
     auto& wire = site.ring();
     auto args = site.cut(wire.size());
-    args.scratch = site.scratch(ring::pipelined_scratch_bytes(args.blocks, args.segment_bytes));
+    args.scratch =
+        site.scratch(ring::pipelined_scratch_bytes(wire, args.blocks, args.segment_bytes));
     ring::pipelined_allreduce(wire, args);
 };
 

@@ -16,9 +16,9 @@
 // Needs: broadcast_scratch_bytes: one segment per chunk in flight.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/blocks.hpp"
@@ -36,8 +36,10 @@ struct BroadcastArgs {
     int root = 0;
 };
 
-inline std::size_t broadcast_scratch_bytes(const Blocks& blocks, std::size_t segment_bytes) {
-    const Chunks chunks(blocks.largest_bytes(), segment_bytes);
+template <Wire W>
+std::size_t broadcast_scratch_bytes(const W& wire, const Blocks& blocks,
+                                    std::size_t segment_bytes) {
+    const Chunks chunks(blocks.largest_bytes(), segment_bytes, wire.window_bytes());
     return chunks.slots() * chunks.segment_bytes();
 }
 
@@ -63,18 +65,16 @@ public:
     Broadcast(W& wire, const BroadcastArgs& args)
         : wire_(wire),
           args_(args),
-          chunks_(args.blocks.largest_bytes(), args.segment_bytes),
-          node_(node_of(wire.rank(), args.root, wire.size())) {
+          chunks_(args.blocks.largest_bytes(), args.segment_bytes, wire.window_bytes()),
+          node_(node_of(wire.rank(), args.root, wire.size())),
+          slots_(chunks_.slots()) {
         Scratch scratch(args.scratch);
-        for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
-            slots_[slot].room = scratch.cut(chunks_.segment_bytes());
-        }
+        for (auto& slot : slots_) slot.room = scratch.cut(chunks_.segment_bytes());
     }
 
     void run() {
         keep_in_flight(
-            chunks_.count(), 2,
-            [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            chunks_, 2, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
             [this](std::size_t slot, int step) {
                 step == 0 ? pass_on(slots_[slot]) : complete(slots_[slot]);
             });
@@ -122,7 +122,7 @@ private:
     const BroadcastArgs& args_;
     Chunks chunks_;
     Node node_;
-    std::array<Slot, chunks_in_flight> slots_;
+    std::vector<Slot> slots_;
 };
 
 template <Wire W>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct Topology {
     std::vector<int> host_of = {0};
     /// Whether this rank's machine has more ranks than cores; the same on all of its ranks.
     bool ranks_share_cores = false;
+    /// How long a message between hosts and its answer take; 0 on one host, the same on all ranks.
+    std::chrono::nanoseconds round_trip{0};
 
     int size() const noexcept { return static_cast<int>(host_of.size()); }
     int hosts() const noexcept { return 1 + std::ranges::max(host_of); }

@@ -136,8 +136,16 @@ TEST_CASE("chunks take turns, and a new one takes the slot of one that is done",
     const auto advance = [&](std::size_t slot, int step) {
         calls += std::to_string(slot) + "." + std::to_string(step) + " ";
     };
-    keep_in_flight(4, 2, start, advance);
+    keep_in_flight(Chunks(256, 64), 2, start, advance);
     CHECK(calls == "start0@0 start1@1 start2@2 0.0 1.0 2.0 0.1 start3@0 1.1 2.1 0.0 0.1 ");
+}
+
+TEST_CASE("as many chunks are in flight as fill the window, and three at least", "[blocks]") {
+    CHECK(Chunks(1024, 64).slots() == 3);
+    CHECK(Chunks(1024, 64, 64).slots() == 3);
+    CHECK(Chunks(1024, 64, 5 * 64).slots() == 5);
+    CHECK(Chunks(1024, 64, 100 * 64).slots() == 16);
+    CHECK(Chunks(64, 64, 100 * 64).slots() == 1);
 }
 
 TEST_CASE("scratch comes in cache lines, and never more than there is", "[blocks]") {

@@ -18,7 +18,7 @@ TEST_CASE("three ranks direct allreduce of a bundle: two tensors at once", "[dir
     const auto wires = on_each_rank(tensors, [](ThreadWire& wire, TensorSpans own) {
         const Blocks blocks(own, sizeof(int), 3);  // on rank 0 {1, 2, 5}, {3} and {4}
         const std::size_t segment_bytes = 64;      // so each block is one segment
-        TestScratch scratch(direct::allreduce_scratch_bytes<ThreadWire>(blocks, 3, segment_bytes));
+        TestScratch scratch(direct::allreduce_scratch_bytes(wire, blocks, segment_bytes));
         direct::allreduce(wire, {blocks, scratch.span(), Sum<int>(), segment_bytes});
     });
     const BundleTensors<int> sums = {{111, 222, 333, 444}, {555}};
@@ -45,7 +45,7 @@ TEST_CASE("three ranks direct reduce-scatter: the input stays as it is", "[direc
     std::vector<int> sums[3] = {{-1, -1}, {-1}, {}};
     on_each_rank(blocks, [&](ThreadWire& wire, TensorSpans own) {
         const std::vector<std::span<const std::byte>> input(own.begin(), own.end());
-        TestScratch scratch(direct::reduce_scatter_scratch_bytes<ThreadWire>(input, 64));
+        TestScratch scratch(direct::reduce_scatter_scratch_bytes(wire, input, 64));
         direct::reduce_scatter(wire,
                                {.input = input,
                                 .output = std::as_writable_bytes(std::span(sums[wire.rank()])),
@@ -100,8 +100,7 @@ std::vector<std::vector<float>> scatter_rows(const ByRank<float>& inputs, std::s
             row += count;
         }
         outputs[self].resize(blocks[self].size() / sizeof(float));
-        TestScratch scratch(
-            direct::reduce_scatter_scratch_bytes<ThreadWire>(blocks, segment_bytes));
+        TestScratch scratch(direct::reduce_scatter_scratch_bytes(wire, blocks, segment_bytes));
         const Sum<float> half_of_sum(2);
         direct::reduce_scatter(wire, {blocks, std::as_writable_bytes(std::span(outputs[self])),
                                       scratch.span(), half_of_sum, segment_bytes});

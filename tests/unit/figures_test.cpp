@@ -223,18 +223,18 @@ TEST_CASE("every ring adds in the order of the figure, left to right", "[figures
 }
 
 TEST_CASE("figure: direct exchange", "[figures]") {
-    check_figure(
-        "collectives/direct/direct_reduce_scatter.hpp",
-        figure_of(4, [](TraceWire& wire, std::string& end) {
-            auto symbols = parts(wire.rank(), 4);
-            std::vector<std::span<const std::byte>> input;
-            for (const auto block : one_each(symbols)) input.push_back(block);
-            Symbol sum{};
-            TestScratch scratch(direct::reduce_scatter_scratch_bytes<TraceWire>(input, 64));
-            direct::reduce_scatter(wire, {input, std::as_writable_bytes(std::span(&sum, 1)),
-                                          scratch.span(), SymbolReduce(), 64});
-            end = SymbolTable::show(sum);
-        }));
+    check_figure("collectives/direct/direct_reduce_scatter.hpp",
+                 figure_of(4, [](TraceWire& wire, std::string& end) {
+                     auto symbols = parts(wire.rank(), 4);
+                     std::vector<std::span<const std::byte>> input;
+                     for (const auto block : one_each(symbols)) input.push_back(block);
+                     Symbol sum{};
+                     TestScratch scratch(direct::reduce_scatter_scratch_bytes(wire, input, 64));
+                     direct::reduce_scatter(
+                         wire, {input, std::as_writable_bytes(std::span(&sum, 1)), scratch.span(),
+                                SymbolReduce(), 64});
+                     end = SymbolTable::show(sum);
+                 }));
     check_figure("collectives/direct/direct_allreduce.hpp",
                  allreduce_figure(3, 3, direct_exchange<TraceWire>));
 }
@@ -268,7 +268,7 @@ TEST_CASE("figure: broadcast", "[figures]") {
         "collectives/tree/tree_broadcast.hpp", figure_of(7, [](TraceWire& wire, std::string& end) {
             std::vector<Symbol> symbols{wire.rank() == 1 ? SymbolTable::make("x") : Symbol{}};
             const Blocks blocks(one_each(symbols), sizeof(Symbol), 1);
-            TestScratch scratch(tree::broadcast_scratch_bytes(blocks, 64));
+            TestScratch scratch(tree::broadcast_scratch_bytes(wire, blocks, 64));
             tree::broadcast(wire, {blocks, scratch.span(), 64, 1});
             end = show(symbols);
         }));

@@ -13,7 +13,7 @@ TEST_CASE("three ranks by hand: rank 0 adds up for all and tells them", "[parame
     ByRank<int> tensors = {{{1, 2}, {3}}, {{10, 20}, {30}}, {{100, 200}, {300}}};  // by rank
     const auto wires = on_each_rank(tensors, [](ThreadWire& wire, TensorSpans own) {
         const Blocks bundle(own, sizeof(int), 1);  // one block: all of it
-        TestScratch scratch(direct::allreduce_scratch_bytes<ThreadWire>(bundle, 3, 64));
+        TestScratch scratch(direct::allreduce_scratch_bytes(wire, bundle, 64));
         direct::allreduce(wire, {bundle, scratch.span(), Sum<int>(), 64});
     });
     const BundleTensors<int> sums = {{111, 222}, {333}};

@@ -59,7 +59,7 @@ TEST_CASE("three ranks pipelined allreduce of a bundle: two tensors at once", "[
     const auto wires = on_each_rank(tensors, [](ThreadWire& wire, TensorSpans own) {
         const Blocks blocks(own, sizeof(int), 3);  // on rank 0 {1, 2, 5}, {3} and {4}
         const std::size_t segment_bytes = 64;      // so each block is one segment
-        TestScratch scratch(ring::pipelined_scratch_bytes(blocks, segment_bytes));
+        TestScratch scratch(ring::pipelined_scratch_bytes(wire, blocks, segment_bytes));
         ring::pipelined_allreduce(wire, {blocks, scratch.span(), Sum<int>(), segment_bytes});
     });
     const BundleTensors<int> sums = {{111, 222, 333, 444}, {555}};
@@ -156,9 +156,9 @@ TEST_CASE("too little scratch is an error, not an overrun", "[ring]") {
     std::vector<float> data(1000);
     const std::span<std::byte> tensors[] = {std::as_writable_bytes(std::span(data))};
     const Blocks blocks(tensors, sizeof(float), 2);
-    TestScratch scratch(ring::pipelined_scratch_bytes(blocks, 512) - 64);
     Switchboard board(2);
     ThreadWire wire(board, 0);
+    TestScratch scratch(ring::pipelined_scratch_bytes(wire, blocks, 512) - 64);
     CHECK_THROWS_AS(ring::pipelined_allreduce(wire, {blocks, scratch.span(), Sum<float>(), 512}),
                     Error);
 }

@@ -18,7 +18,7 @@ std::vector<ThreadWire> broadcast_all(ByRank<Element>& tensors, int root,
                                       std::size_t segment_bytes) {
     return on_each_rank(tensors, [&](ThreadWire& wire, TensorSpans own) {
         const Blocks bundle(own, sizeof(Element), 1);  // one block: all of it
-        TestScratch scratch(tree::broadcast_scratch_bytes(bundle, segment_bytes));
+        TestScratch scratch(tree::broadcast_scratch_bytes(wire, bundle, segment_bytes));
         tree::broadcast(wire, {bundle, scratch.span(), segment_bytes, root});
     });
 }

@@ -16,13 +16,15 @@ class GroupWire {
 public:
     using Ticket = Transport::Ticket;
 
-    explicit GroupWire(const Group& group) : group_(group) {}
+    explicit GroupWire(const Group& group)
+        : group_(group), window_bytes_(window_bytes_of(group.transport.topology(), group.ranks)) {}
 
     int rank() const noexcept { return group_.group_rank; }
     int world_rank(int group_rank) const noexcept {
         return group_.ranks[static_cast<std::size_t>(group_rank)];
     }
     int size() const noexcept { return static_cast<int>(group_.ranks.size()); }
+    std::size_t window_bytes() const noexcept { return window_bytes_; }
 
     Ticket send(std::span<const std::byte> bytes, int to) {
         return or_abandon([&] {
@@ -47,6 +49,21 @@ public:
     }
 
 private:
+    /// The bytes that a link of 10 Gbit/s carries in one round trip between hosts; 0 on one host.
+    /// Bounded, because algorithms need scratch memory for them.
+    static std::size_t window_bytes_of(const topology::Topology& topology,
+                                       std::span<const int> ranks) noexcept {
+        constexpr double bytes_per_ns = 1.25;
+        constexpr auto most = std::size_t{16} << 20;
+        const auto host = [&](int rank) {
+            return topology.host_of[static_cast<std::size_t>(rank)];
+        };
+        const bool is_far =
+            std::ranges::any_of(ranks, [&](int rank) { return host(rank) != host(ranks.front()); });
+        const auto wanted = bytes_per_ns * static_cast<double>(topology.round_trip.count());
+        return is_far ? std::min(most, static_cast<std::size_t>(wanted)) : 0;
+    }
+
     /// After an exception the job is over for this rank. All its messages are abandoned, because
     /// the algorithm's memory is freed with the exception.
     template <class Act>
@@ -60,6 +77,7 @@ private:
     }
 
     Group group_;
+    std::size_t window_bytes_;
 };
 
 static_assert(Wire<GroupWire>);

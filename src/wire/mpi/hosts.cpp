@@ -93,17 +93,43 @@ T exchange(MPI_Comm world, const T& mine, int to, int from) {
     return theirs;
 }
 
+/// The first ranks of the hosts before and after this one.
+std::pair<int, int> neighbours_of(const Host& host) {
+    const auto& [rank, host_of, shares_cores, round_trip] = host.topology;
+    const auto first_rank_of = [&](int which) {
+        return static_cast<int>(std::ranges::find(host_of, (which + host.hosts) % host.hosts) -
+                                host_of.begin());
+    };
+    const int here = host_of[static_cast<std::size_t>(rank)];
+    return {first_rank_of(here - 1), first_rank_of(here + 1)};
+}
+
+/// How long a message to the next host and its answer take, in the fastest of some rounds. Returns
+/// the longest time of all hosts.
+std::chrono::nanoseconds measure_round_trip(MPI_Comm world, const Host& host) {
+    if (host.hosts == 1) return {};
+    std::chrono::nanoseconds shortest{0};
+    if (host.local_rank == 0) {
+        constexpr int rounds = 3;
+        const auto [before, after] = neighbours_of(host);
+        shortest = std::chrono::nanoseconds::max();
+        for (int round = 0; round < rounds; ++round) {
+            const auto start = base::Clock::now();
+            exchange(world, round, after, before);
+            exchange(world, round, before, after);
+            shortest = std::min<std::chrono::nanoseconds>(shortest, base::Clock::now() - start);
+        }
+    }
+    std::int64_t longest = shortest.count();
+    check(MPI_Allreduce(MPI_IN_PLACE, &longest, 1, MPI_INT64_T, MPI_MAX, world), "MPI_Allreduce");
+    return std::chrono::nanoseconds(longest);
+}
+
 /// Makes a ring of links between the first ranks of the hosts, so that somebody can report a host
 /// whose ranks all die. Returns the links before and after this rank, if it is a first rank.
-std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const Host& host) {
+std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, const Host& host) {
     if (host.hosts == 1 || host.local_rank != 0) return {};
-    const auto first_rank_of = [&](int which) {
-        return static_cast<int>(
-            std::ranges::find(host.topology.host_of, (which + host.hosts) % host.hosts) -
-            host.topology.host_of.begin());
-    };
-    const int here = host.topology.host_of[static_cast<std::size_t>(rank)];
-    const int before = first_rank_of(here - 1), after = first_rank_of(here + 1);
+    const auto [before, after] = neighbours_of(host);
     const auto listener = attempt([] { return std::make_unique<HostListener>(); });
     Introduction mine{.process = base::this_process()};
     base::host_name().copy(mine.host.data(), mine.host.size() - 1);
@@ -293,7 +319,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
     // The monitor that stays will warn of processes that it cannot watch; these two need not.
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
-    host.linked = link_hosts(world, rank, host);
+    host.linked = link_hosts(world, host);
     const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);
     base::pass(base::Failpoint::connect);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
@@ -302,6 +328,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     host.memory = share_memory(host_comm, host, config.shared_memory);
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
     host.without_threads = exceptions(world, threads);
+    host.topology.round_trip = measure_round_trip(world, host);
     check(MPI_Comm_free(&host_comm), "MPI_Comm_free");
     check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;

@@ -33,7 +33,7 @@ void plain_ring(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t)
 template <Wire W>
 void pipelined_ring(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t segment_bytes) {
     const Blocks blocks(tensors, reduce.element_bytes(), wire.size());
-    TestScratch scratch(ring::pipelined_scratch_bytes(blocks, segment_bytes));
+    TestScratch scratch(ring::pipelined_scratch_bytes(wire, blocks, segment_bytes));
     ring::pipelined_allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});
 }
 
@@ -41,7 +41,7 @@ template <Wire W>
 void direct_exchange(W& wire, TensorSpans tensors, const Reduce& reduce,
                      std::size_t segment_bytes) {
     const Blocks blocks(tensors, reduce.element_bytes(), wire.size());
-    TestScratch scratch(direct::allreduce_scratch_bytes<W>(blocks, wire.size(), segment_bytes));
+    TestScratch scratch(direct::allreduce_scratch_bytes(wire, blocks, segment_bytes));
     direct::allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});
 }
 
@@ -56,7 +56,7 @@ void recursive_doubling(W& wire, TensorSpans tensors, const Reduce& reduce, std:
 template <Wire W>
 void one_server(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t segment_bytes) {
     const Blocks blocks(tensors, reduce.element_bytes(), 1);
-    TestScratch scratch(direct::allreduce_scratch_bytes<W>(blocks, wire.size(), segment_bytes));
+    TestScratch scratch(direct::allreduce_scratch_bytes(wire, blocks, segment_bytes));
     direct::allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});
 }
 
@@ -76,9 +76,11 @@ std::vector<std::string> mismatches_over_sizes(const AllreduceUnderTest& allredu
         auto runs =
             sweep_runs<Format>(ranks, std::to_string(ranks) + " ranks",
                                [&](const auto& inputs) { return reference(inputs, divisor); });
-        for (auto& run : runs)
-            on_each_rank(run.tensors, [&](ThreadWire& wire, TensorSpans own) {
-                allreduce(wire, own, average, run.segment_bytes);
+        for (std::size_t i = 0; i < runs.size(); ++i)
+            on_each_rank(runs[i].tensors, [&](ThreadWire& wire, TensorSpans own) {
+                // Every other run with more chunks in flight than usual.
+                wire.set_window_bytes(i % 2 * 5 * runs[i].segment_bytes);
+                allreduce(wire, own, average, runs[i].segment_bytes);
             });
         add_mismatches(mismatches, runs);
     }

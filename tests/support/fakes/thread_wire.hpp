@@ -150,6 +150,8 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return board_->size(); }
+    std::size_t window_bytes() const { return window_bytes_; }
+    void set_window_bytes(std::size_t bytes) { window_bytes_ = bytes; }
 
     Ticket send(std::span<const std::byte> bytes, int peer) {
         ++messages_;
@@ -183,6 +185,7 @@ public:
 private:
     Switchboard* board_;
     int rank_;
+    std::size_t window_bytes_ = 0;
     std::size_t messages_ = 0;
     std::size_t bytes_ = 0;
 };

@@ -234,6 +234,7 @@ public:
 
     int rank() const { return wire_.rank(); }
     int size() const { return wire_.size(); }
+    std::size_t window_bytes() const { return wire_.window_bytes(); }
 
     Ticket send(std::span<const std::byte> bytes, int peer) {
         // Noted before it is in flight: the receiver asks for its step.

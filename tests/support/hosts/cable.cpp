@@ -1,0 +1,136 @@
+// The network between hosts that are network namespaces of one machine: moves IP packets between
+// their TUN devices, with the rate and the delay of a cable from each host to a switch. In user
+// space, because not every kernel can delay packets (netem).
+//
+//     cable RATE DELAY FD...
+//
+// RATE: bits per second of each cable and direction, 0 for no limit. DELAY: milliseconds from one
+// host to another. FD: the device of host 0, whose address ends with 1, then of host 1, and so on.
+// Ends with the standard input.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fcntl.h>
+#include <optional>
+#include <poll.h>
+#include <queue>
+#include <span>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+struct Packet {
+    Clock::time_point due;
+    unsigned number;
+    std::size_t to;
+    std::vector<std::byte> bytes;
+    /// The one that is due first is the greatest; packets keep their order.
+    friend bool operator<(const Packet& one, const Packet& other) {
+        return std::pair(one.due, one.number) > std::pair(other.due, other.number);
+    }
+};
+
+class Network {
+public:
+    Network(double bits_per_second, Seconds delay, std::vector<int> devices)
+        : bits_per_second_(bits_per_second), delay_(delay) {
+        for (const int device : devices) {
+            fcntl(device, F_SETFL, O_NONBLOCK);
+            hosts_.push_back({.device = device});
+        }
+    }
+
+    void run() {
+        while (wait()) {
+            for (auto& host : hosts_) take_packets_of(host);
+            for (; !packets_.empty() && packets_.top().due <= Clock::now(); packets_.pop()) {
+                const auto& [due, number, to, bytes] = packets_.top();
+                // Full devices lose packets, as switches do.
+                [[maybe_unused]] const auto written =
+                    write(hosts_[to].device, bytes.data(), bytes.size());
+            }
+        }
+    }
+
+private:
+    struct Host {
+        int device;
+        Clock::time_point up_free = {}, down_free = {};  ///< when its cable has sent all so far
+    };
+
+    /// For packets, or until one is due. False at the end of the standard input.
+    bool wait() const {
+        std::vector<pollfd> polled{{STDIN_FILENO, POLLIN, 0}};
+        for (const auto& host : hosts_) polled.push_back({host.device, POLLIN, 0});
+        std::chrono::nanoseconds left = std::chrono::seconds(1);
+        if (!packets_.empty())
+            left = std::max(packets_.top().due - Clock::now(), std::chrono::nanoseconds(0));
+        const timespec limit{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
+        ppoll(polled.data(), polled.size(), &limit, nullptr);
+        std::byte ignored{};
+        return polled.front().revents == 0 || read(STDIN_FILENO, &ignored, 1) > 0;
+    }
+
+    /// Some at a time, so that those that are due are not late.
+    void take_packets_of(Host& from) {
+        constexpr int most = 64;
+        for (int i = 0; i < most; ++i) {
+            const auto bytes = read(from.device, buffer_.data(), buffer_.size());
+            if (bytes <= 0) return;
+            send(from, std::span(buffer_).first(static_cast<std::size_t>(bytes)));
+        }
+    }
+
+    /// The last byte of an IPv4 header's destination is a host's number, counted from 1.
+    std::optional<std::size_t> receiver_of(std::span<const std::byte> packet) const {
+        constexpr std::size_t header_bytes = 20, last_of_destination = 19;
+        if (packet.size() < header_bytes || packet.front() >> 4 != std::byte{4}) return {};
+        const auto host = std::to_integer<std::size_t>(packet[last_of_destination]) - 1;
+        return host < hosts_.size() ? std::optional(host) : std::nullopt;
+    }
+
+    /// Drops what finds more in the queue than a cable sends in a tenth of a second.
+    void send(Host& from, std::span<const std::byte> packet) {
+        const auto to = receiver_of(packet);
+        const auto now = Clock::now();
+        if (!to || std::max(from.up_free, hosts_[*to].down_free) > now + longest_queue) return;
+        Seconds transfer{0};
+        if (bits_per_second_ > 0)
+            transfer = Seconds(8 * static_cast<double>(packet.size()) / bits_per_second_);
+        const auto sent = std::chrono::duration_cast<Clock::duration>(transfer);
+        from.up_free = std::max(from.up_free, now) + sent;
+        auto& down_free = hosts_[*to].down_free;
+        down_free = std::max(from.up_free, down_free + sent);
+        packets_.push({.due = down_free + std::chrono::duration_cast<Clock::duration>(delay_),
+                       .number = ++number_,
+                       .to = *to,
+                       .bytes = {packet.begin(), packet.end()}});
+    }
+
+    static constexpr auto longest_queue = std::chrono::milliseconds(100);
+
+    const double bits_per_second_;
+    const Seconds delay_;
+    std::vector<Host> hosts_;
+    std::priority_queue<Packet> packets_;
+    unsigned number_ = 0;
+    std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{1} << 16);
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    const std::span given(arguments, static_cast<std::size_t>(count));
+    if (given.size() < 4) return EXIT_FAILURE;
+    prctl(PR_SET_TIMERSLACK, 1);
+    std::vector<int> devices;
+    for (const char* device : given.subspan(3)) devices.push_back(std::atoi(device));
+    Network(std::atof(given[1]), Seconds(std::atof(given[2]) / 1000), devices).run();
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Runs a command on ranks on several hosts.
+
+    hosts.py [--rate BITS] [--delay MS] CABLE MPIRUN RANKS COMMAND...
+
+RANKS: how many on each host, "2,2". The hosts are network namespaces of this machine with names and
+a /dev/shm of their own, so that MPI finds several hosts, and no way but TCP from one to the other.
+CABLE (cable.cpp) moves their packets, with a rate in bits per second and a delay from host to host.
+
+Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with
+1 where it permits them and has not the tools. Open MPI's mpirun, whose agent (for rsh) it replaces.
+"""
+import argparse
+import ctypes
+import fcntl
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SKIPPED = 77
+NETWORK = "10.213.77."  # nobody else's: it is in the namespaces alone
+NEW_NETWORK, NEW_NAME, NEW_MOUNTS = 0x40000000, 0x04000000, 0x00020000  # of unshare and setns
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Missing(Exception):
+    """What the hosts need, and the machine has not got or does not permit."""
+
+
+def require(*command):
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20
+        )
+    except OSError as error:
+        raise Missing(f"{command[0]}: {error.strerror}; ./run test --all installs it") from None
+    if done.returncode != 0:
+        raise Missing(f"{shlex.join(command)}: {done.stdout.strip()}")
+    return done.stdout
+
+
+def are_hosts_permitted():
+    """Whether a process may have a network, mounts and a host's name of its own. Asked of the
+    kernel, in a child, since no tool need be there."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if LIBC.unshare(NEW_MOUNTS | NEW_NAME | NEW_NETWORK) == 0 else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def fail_or_skip(why):
+    """What the kernel does not permit, or has not got, is skipped; all else is a defect of the test
+    or of the machine's set-up."""
+    if not are_hosts_permitted() or re.search(
+        "not permitted|not supported|Permission denied|Unknown device type|/dev/net/tun", why
+    ):
+        print(f"SKIP: {why}")
+        return SKIPPED
+    print(f"This machine permits hosts of their own, and yet: {why}")
+    return 1
+
+
+def enter(network):
+    if LIBC.setns(network, NEW_NETWORK) != 0:
+        raise Missing(f"setns: {os.strerror(ctypes.get_errno())}")
+
+
+def device_of(name):
+    """The device of a host, which carries its packets."""
+    with open("/proc/self/ns/net", "rb") as own, open(f"/run/netns/{name}", "rb") as network:
+        enter(network.fileno())
+        try:
+            device = os.open("/dev/net/tun", os.O_RDWR)
+            fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"cable", IFF_TUN | IFF_NO_PI))
+            return device
+        except OSError as error:
+            raise Missing(f"/dev/net/tun: {error.strerror}") from None
+        finally:
+            enter(own.fileno())
+
+
+class Hosts:
+    """They are there within a with statement."""
+
+    def __init__(self, ranks, cable, rate=0, delay=0):
+        self.ranks = ranks
+        self.names = [f"gz{os.getpid()}h{host}" for host in range(len(ranks))]
+        self.addresses = [f"{NETWORK}{host + 1}" for host in range(len(ranks))]
+        self.command = [cable, str(rate), str(delay)]
+        self.directory = tempfile.TemporaryDirectory()
+        self.cable = None
+
+    def __enter__(self):
+        try:
+            devices = [self.build(*host) for host in zip(self.names, self.addresses)]
+            self.cable = subprocess.Popen(
+                [*self.command, *map(str, devices)], stdin=subprocess.PIPE, pass_fds=devices
+            )
+            for device in devices:
+                os.close(device)
+            self.agent = self.write_agent()
+        except BaseException:
+            self.tear_down()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.tear_down()
+
+    @staticmethod
+    def build(name, address):
+        require("ip", "netns", "add", name)
+        device = device_of(name)
+        require("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
+        require("ip", "-n", name, "link", "set", "lo", "up")
+        # As long a queue as a cable may have; jumbo frames, which take less time of the machine.
+        require("ip", "-n", name, "link", "set", "cable", "up", "mtu", "9000", "txqueuelen", "9999")
+        return device
+
+    def tear_down(self):
+        if self.cable is not None:
+            self.cable.stdin.close()
+            self.cable.wait()
+        for name in self.names if shutil.which("ip") else []:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
+        self.directory.cleanup()
+
+    def write_agent(self):
+        """What mpirun calls in the place of rsh: AGENT ADDRESS COMMAND..."""
+        cases = "\n".join(f"    {address}) host={name} ;;"
+                          for address, name in zip(self.addresses, self.names))
+        agent = Path(self.directory.name) / "agent"
+        agent.write_text(f"""#!/bin/sh
+case $1 in
+{cases}
+    *) echo "no host $1" >&2; exit 1 ;;
+esac
+shift
+exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
+    mount -t tmpfs tmpfs /dev/shm && exec sh -c "$*"' $host "$@"
+""")
+        agent.chmod(0o755)
+        return agent
+
+    def run(self, mpirun, command):
+        """Returns how it has ended."""
+        networks = f"{NETWORK}0/24"
+        hosts = ",".join(map("{}:{}".format, self.addresses, self.ranks))
+        options = [
+            "--mca", "plm_rsh_agent", str(self.agent), "--mca", "pml", "ob1",
+            "--mca", "btl", "self,vader,tcp",
+            "--mca", "btl_tcp_if_include", networks, "--mca", "oob_tcp_if_include", networks,
+            "--host", hosts, "-np", str(sum(self.ranks)), "--oversubscribe", "--bind-to", "none",
+            "--mca", "mpi_yield_when_idle", "1",
+        ]
+        job = shlex.join([mpirun, *options, *command])
+        return subprocess.run([str(self.agent), self.addresses[0], job], check=False).returncode
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--rate", type=float, default=0)
+    parser.add_argument("--delay", type=float, default=0)
+    parser.add_argument("cable")
+    parser.add_argument("mpirun")
+    parser.add_argument("ranks")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    try:
+        if not any(name in require(given.mpirun, "--version") for name in ("Open MPI", "OpenRTE")):
+            print("SKIP: the mpirun is not Open MPI's")
+            return SKIPPED
+        with Hosts([int(ranks) for ranks in given.ranks.split(",")], given.cable, given.rate,
+                   given.delay) as hosts:
+            return hosts.run(given.mpirun, given.command)
+    except Missing as why:
+        return fail_or_skip(str(why))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
