@@ -19,10 +19,10 @@ enum class Phase : std::uint8_t {
     taken    ///< this rank is done with the peer's half, reads and writes
 };
 
-/// The `time`-th arrival of a stream at a phase.
+/// The `count`-th arrival of a stream at a phase.
 struct Moment {
     Phase phase = Phase::filled;
-    std::uint32_t time = 0;
+    std::uint32_t count = 0;
 };
 
 /// A backend lends this to one operation on tensors of a device, on one rank. It enqueues all its
@@ -58,6 +58,7 @@ concept ArenaSite = requires(
     { site.gather(numbers) } -> std::same_as<std::vector<std::int64_t>>;
     { site.half_bytes() } -> std::same_as<std::size_t>;
     { site.half(rank, i) } -> std::same_as<std::span<std::byte>>;
+    copies.push_back({outputs.front(), inputs.front(), dtype});
     { site.copy(copies) } -> std::same_as<void>;
     { site.copy_prescaled(copies) } -> std::same_as<void>;
     { site.reduce(dtype, outputs, inputs) } -> std::same_as<void>;

@@ -39,12 +39,12 @@ inline constexpr auto around = nullptr;
 
 /// Words count hops. Every chunk advances them by 2(ranks-1), the hops of an allreduce, whatever
 /// the operation.
-constexpr std::uint32_t time_of(std::uint32_t number, int ranks) noexcept {
+constexpr std::uint32_t count_before(std::uint32_t number, int ranks) noexcept {
     return number * 2 * static_cast<std::uint32_t>(ranks - 1);
 }
 
 /// How many chunks go around, and in which hops of each this rank takes part.
-struct Rounds {
+struct HopRange {
     std::size_t chunks = 0;
     int first_hop = 0, end_hop = 0;
 };
@@ -53,23 +53,23 @@ struct Rounds {
 /// same values on all ranks, including ranks that skipped hops. `fill` and `finish` are called with
 /// a chunk's index and its half, `hop` with the hop's number as well.
 template <ArenaSite S, class Fill, class Hop, class Finish>
-void go_around(S& site, const Rounds& rounds, const Fill& fill, const Hop& hop,
+void go_around(S& site, const HopRange& hops, const Fill& fill, const Hop& hop,
                const Finish& finish) {
     const int left = ring::left_of(site.rank(), site.ranks()),
               right = ring::right_of(site.rank(), site.ranks());
-    const auto time = [&](std::uint32_t number) { return time_of(number, site.ranks()); };
+    const auto count = [&](std::uint32_t number) { return count_before(number, site.ranks()); };
     enqueue_chunks(
-        site, rounds.chunks,
+        site, hops.chunks,
         [&](std::size_t chunk, std::uint32_t number) {
-            site.wait_for(right, {Phase::taken, time(number - 1)});
+            site.wait_for(right, {Phase::taken, count(number - 1)});
             fill(chunk, number % 2);
-            site.announce_to(right, {Phase::filled, time(number + 1)});
+            site.announce_to(right, {Phase::filled, count(number + 1)});
         },
         [&](std::size_t chunk, std::uint32_t number) {
-            const auto begin = time(number), end = time(number + 1);
-            for (int step = rounds.first_hop; step < rounds.end_hop; ++step) {
+            const auto begin = count(number), end = count(number + 1);
+            for (int step = hops.first_hop; step < hops.end_hop; ++step) {
                 const auto now = begin + static_cast<std::uint32_t>(step);
-                if (step > rounds.first_hop) site.announce_to(right, {Phase::passed, now});
+                if (step > hops.first_hop) site.announce_to(right, {Phase::passed, now});
                 site.wait_for(left,
                               step == 0 ? Moment{Phase::filled, end} : Moment{Phase::passed, now});
                 hop(chunk, number % 2, step);

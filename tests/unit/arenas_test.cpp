@@ -104,9 +104,9 @@ public:
     std::uint32_t take_numbers(std::size_t chunks) {
         return std::exchange(next_, next_ + static_cast<std::uint32_t>(chunks));
     }
-    void announce_to(int peer, const Moment& own) { word(own.phase, peer, rank_) = own.time; }
+    void announce_to(int peer, const Moment& own) { word(own.phase, peer, rank_) = own.count; }
     void wait_for(int peer, const Moment& theirs) {
-        while (static_cast<std::int32_t>(word(theirs.phase, rank_, peer) - theirs.time) < 0)
+        while (static_cast<std::int32_t>(word(theirs.phase, rank_, peer) - theirs.count) < 0)
             std::this_thread::yield();
     }
     void meet(std::optional<Moment> own, std::optional<Moment> theirs) {

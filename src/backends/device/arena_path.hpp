@@ -30,7 +30,7 @@ public:
     }
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override {
         const auto& given = bundle->bundle();
-        ArenaSite site({*driver_, *arenas_, results_, chunks_}, given, stream);
+        StreamArenaSite site({*driver_, *arenas_, results_, chunks_}, given, stream);
         visit(given.description->operation, [&]<OperationKind kind>() {
             if constexpr (has<kind>)
                 Way::template operation<kind>()(site);
@@ -39,7 +39,7 @@ public:
         });
     }
     void release() noexcept override {
-        arenas_->words().release(Way::time_of(chunks_, arenas_->ranks()));
+        arenas_->words().release(Way::count_before(chunks_, arenas_->ranks()));
     }
     bool was_released() const noexcept override { return arenas_->words().was_released(); }
     void stop() noexcept override {}
@@ -60,7 +60,7 @@ struct DirectWay {
     static constexpr auto operation() noexcept {
         return arenas::exchange<kind>;
     }
-    static std::uint32_t time_of(std::uint32_t number, int) noexcept { return number; }
+    static std::uint32_t count_before(std::uint32_t number, int) noexcept { return number; }
 };
 /// Each rank reaches the arena of its left neighbour.
 struct RingWay {
@@ -68,8 +68,8 @@ struct RingWay {
     static constexpr auto operation() noexcept {
         return arenas::around<kind>;
     }
-    static std::uint32_t time_of(std::uint32_t number, int ranks) noexcept {
-        return arenas::time_of(number, ranks);
+    static std::uint32_t count_before(std::uint32_t number, int ranks) noexcept {
+        return arenas::count_before(number, ranks);
     }
 };
 

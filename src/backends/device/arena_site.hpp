@@ -20,7 +20,7 @@
 namespace guozhuang::backends {
 
 /// The ArenaSite of one bundle, on a stream. A reduction without elements enqueues nothing.
-class ArenaSite {
+class StreamArenaSite {
 public:
     using Copies = std::vector<device::Copy>;
 
@@ -30,8 +30,8 @@ public:
         const Results& results;
         std::atomic<std::uint32_t>& chunks;  ///< the next chunk's number
     };
-    ArenaSite(const Dependencies& dependencies, const engine::Bundle& bundle,
-              device::Stream& stream)
+    StreamArenaSite(const Dependencies& dependencies, const engine::Bundle& bundle,
+                    device::Stream& stream)
         : deps_(dependencies), bundle_(bundle), stream_(stream) {}
 
     int rank() const noexcept { return deps_.arenas.rank(); }
@@ -91,5 +91,6 @@ private:
     const engine::Bundle& bundle_;
     device::Stream& stream_;
 };
+static_assert(ArenaSite<StreamArenaSite>);
 
 }  // namespace guozhuang::backends

@@ -128,27 +128,27 @@ void PeerWords::meet(device::Stream& stream, std::optional<Moment> own,
     std::vector<device::WordValue> writes, waits;
     for (int peer = 0; peer < ranks_.ranks; ++peer) {
         if (peer == ranks_.rank) continue;
-        if (own) writes.push_back({&word_of(**page_, own->phase, peer, ranks_.rank), own->time});
+        if (own) writes.push_back({&word_of(**page_, own->phase, peer, ranks_.rank), own->count});
         if (others)
-            waits.push_back({&word_of(**page_, others->phase, ranks_.rank, peer), others->time});
+            waits.push_back({&word_of(**page_, others->phase, ranks_.rank, peer), others->count});
     }
     driver_->write_then_wait(stream, writes, waits);
 }
 
 void PeerWords::announce_to(int peer, device::Stream& stream, const Moment& own) {
-    driver_->write(stream, word_of(**page_, own.phase, peer, ranks_.rank), own.time);
+    driver_->write(stream, word_of(**page_, own.phase, peer, ranks_.rank), own.count);
 }
 
 void PeerWords::wait_for(int peer, device::Stream& stream, const Moment& theirs) {
-    driver_->wait(stream, word_of(**page_, theirs.phase, ranks_.rank, peer), theirs.time);
+    driver_->wait(stream, word_of(**page_, theirs.phase, ranks_.rank, peer), theirs.count);
 }
 
-void PeerWords::release(std::uint32_t time) noexcept {
+void PeerWords::release(std::uint32_t count) noexcept {
     (**page_).released = 1;
     for (const auto phase : all_phases)
         for (int peer = 0; peer < ranks_.ranks; ++peer) {
             auto& word = word_of(**page_, phase, ranks_.rank, peer);
-            word = time + far;
+            word = count + far;
             word.notify_all();
         }
 }

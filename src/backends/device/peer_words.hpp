@@ -39,10 +39,10 @@ public:
     void wait_for(int peer, device::Stream& stream, const Moment& theirs);
 
     /// Unblocks this rank's streams: sets every word that they may wait for to a value beyond
-    /// `time`. They then compute garbage, which other ranks' streams may take for data, so
+    /// `count`. They then compute garbage, which other ranks' streams may take for data, so
     /// was_released() becomes true on all ranks first. Call it repeatedly: a peer that does not
     /// know yet may overwrite a word.
-    void release(std::uint32_t time) noexcept;
+    void release(std::uint32_t count) noexcept;
     bool was_released() const noexcept;
 
     /// How many ranks have reached each step; their threads wait there for all ranks.
