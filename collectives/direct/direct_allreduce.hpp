@@ -48,7 +48,7 @@ template <Wire W>
 std::size_t allreduce_scratch_bytes(const W& wire, const Blocks& blocks,
                                     std::size_t segment_bytes) {
     const auto p = static_cast<std::size_t>(wire.size());
-    const Chunks chunks(blocks.largest_bytes(), segment_bytes, wire.window_bytes());
+    const auto chunks = direct_chunks(wire, blocks.largest_bytes(), segment_bytes);
     const auto slot = PairwiseExchange<W>::scratch_bytes(wire.size()) +
                       padded_array<std::span<const std::byte>>(p) +
                       (2 * p - 1) * chunks.segment_bytes();
@@ -62,7 +62,7 @@ public:
     DirectAllreduce(W& wire, const AllreduceArgs& args)
         : wire_(wire),
           args_(args),
-          chunks_(args.blocks.largest_bytes(), args.segment_bytes, wire.window_bytes()),
+          chunks_(direct_chunks(wire, args.blocks.largest_bytes(), args.segment_bytes)),
           slots_(chunks_.slots()) {
         Scratch scratch(args.scratch);
         for (auto& slot : slots_) {

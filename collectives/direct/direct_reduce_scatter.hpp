@@ -40,6 +40,13 @@ struct ReduceScatterArgs {
     std::size_t segment_bytes = 0;
 };
 
+/// As Chunks, but that a rank sends a segment of each chunk to every other rank.
+template <Wire W>
+Chunks direct_chunks(const W& wire, std::size_t largest_block_bytes, std::size_t segment_bytes) {
+    const auto others = std::max<std::size_t>(static_cast<std::size_t>(wire.size()), 2) - 1;
+    return {largest_block_bytes, segment_bytes, wire.window_bytes() / others};
+}
+
 inline std::size_t largest_bytes(std::span<const std::span<const std::byte>> blocks) noexcept {
     std::size_t largest = 0;
     for (const auto block : blocks) largest = std::max(largest, block.size());
@@ -51,7 +58,7 @@ std::size_t reduce_scatter_scratch_bytes(const W& wire,
                                          std::span<const std::span<const std::byte>> blocks,
                                          std::size_t segment_bytes) {
     const auto ranks = blocks.size();
-    const Chunks chunks(largest_bytes(blocks), segment_bytes, wire.window_bytes());
+    const auto chunks = direct_chunks(wire, largest_bytes(blocks), segment_bytes);
     const auto slot = PairwiseExchange<W>::scratch_bytes(static_cast<int>(ranks)) +
                       padded_array<std::span<const std::byte>>(ranks) +
                       (ranks - 1) * chunks.segment_bytes();
@@ -97,7 +104,7 @@ void reduce_scatter(W& wire, const ReduceScatterArgs& args) {
         PairwiseExchange<W> exchange;
         Terms terms;
     };
-    const Chunks chunks(largest_bytes(args.input), args.segment_bytes, wire.window_bytes());
+    const auto chunks = direct_chunks(wire, largest_bytes(args.input), args.segment_bytes);
     std::vector<Slot> slots(chunks.slots());
     Scratch scratch(args.scratch);
     for (auto& slot : slots) {

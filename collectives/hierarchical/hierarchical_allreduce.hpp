@@ -23,10 +23,10 @@
 //   step 3  b0=2+3+(0+1)        b2=2+3+(0+1)        b0=2+3+(0+1)        b2=2+3+(0+1)
 //           b1=0+1+(2+3)        b3=0+1+(2+3)        b1=0+1+(2+3)        b3=0+1+(2+3)
 //
-// Cost: segments + 3 rounds within the host (two for a lone segment) and 2(H-1) alpha per chunk, of
-// which most overlap; (L-1)/L n beta copied in, as much fetched, n gamma added up within; per rank
-// (H-1)/H n/L (2 beta + gamma) across, so the hosts' links carry what one ring's would, in L
-// messages side by side.
+// Cost: segments + chunks in flight (3 on a short link) rounds within the host, two for a lone
+// segment, and 2(H-1) alpha per chunk, of which most overlap; (L-1)/L n beta copied in, as much
+// fetched, n gamma added up within; per rank (H-1)/H n/L (2 beta + gamma) across, so the hosts'
+// links carry what one ring's would, in L messages side by side.
 // Order: the balanced binary tree over the ranks of each host, rounded to elements once; those sums
 // as in the ring, block h of a rank's being host h+1, then h+2, ... and h last, on elements: f16
 // and bf16 are rounded once per host.

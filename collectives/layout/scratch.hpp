@@ -23,8 +23,8 @@ constexpr std::size_t padded_array(std::size_t count) noexcept {
 }
 
 /// Cuts the caller's scratch into the buffers that an algorithm needs, so that no algorithm
-/// allocates. Throws Error(internal) if there is not enough: the caller did not ask for the
-/// algorithm's `*_scratch_bytes`.
+/// allocates memory for data. Throws Error(internal) if there is not enough: the caller did not ask
+/// for the algorithm's `*_scratch_bytes`.
 class Scratch {
 public:
     explicit Scratch(std::span<std::byte> memory) noexcept : left_(memory) {}

@@ -16,6 +16,7 @@
 // Needs: broadcast_scratch_bytes: one segment per chunk in flight.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>

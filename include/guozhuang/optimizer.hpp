@@ -60,8 +60,8 @@ struct OptimizerOptions {
     /// accumulates; without hooks, at the first call of step() or synchronize(). A trainer that
     /// changes values later in the batch must restore them before step(). The ranks compare a
     /// 64-bit hash of the bits, which travels with the first bundle; for values on a device, that
-    /// hook or step waits until the device has computed it. Covers parameters with a gradient (with
-    /// `uses`: all), but no value with strides or in the gradient's own memory.
+    /// hook or step waits until the device has delivered them. Covers parameters with a gradient
+    /// (with `uses`: all), but no value with strides or in the gradient's own memory.
     bool check_values = true;
     /// `share` makes construction collective, and cannot be combined with a process set. Destroy
     /// the optimizer before the gradients' memory is freed.

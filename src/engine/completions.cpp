@@ -59,7 +59,7 @@ void Completions::watch() {
     }
 }
 
-/// Takes the completions that are reached.
+/// Takes the completions for which `is_so` holds.
 template <class IsSo>
 Completions::List Completions::take(const IsSo& is_so) {
     List taken;

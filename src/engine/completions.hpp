@@ -25,9 +25,9 @@ public:
     virtual void complete(const std::exception_ptr& failure) noexcept = 0;
 };
 
-/// Completes bundles that the streams of one kind of device have finished, on its own thread, which
-/// sleeps while nothing is awaited. The thread polls words in host memory, so that no call of the
-/// program can hold it up; while nothing ends, it sometimes checks the health of the devices.
+/// Completes the work that the streams of one kind of device have finished, on its own thread,
+/// which sleeps while nothing is awaited. The thread polls words in host memory, so that no call of
+/// the program can hold it up; while nothing ends, it sometimes checks the health of the devices.
 /// Thread-safe.
 class Completions {
 public:

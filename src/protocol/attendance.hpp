@@ -45,7 +45,7 @@ public:
     /// "rank 2 has shut down (why), rank 3 has shut down". Throws Error(wire) if one of the ranks
     /// has not.
     std::string shutdowns_text(std::span<const int> ranks) const;
-    /// The first world rank that one of these ranks names as the cause of its shutdown; -1 if none
+    /// The world rank that the first of these ranks to name one gives as its cause; -1 if none
     /// does.
     int first_cause_of(std::span<const int> ranks) const;
 

@@ -11,7 +11,7 @@ namespace guozhuang::protocol {
 void write_entry(const LogEntry& entry, const NameTable& names, Writer& out);
 
 /// Reads an entry, in a set of `size` ranks. Throws Error(wire) if it is malformed, or gives a name
-/// an id of another name.
+/// an id that is not its own.
 LogEntry read_entry(Reader& in, const NameTable& names, int size);
 
 /// The longest `text` of an entry; the root cuts longer ones.

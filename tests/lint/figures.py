@@ -31,7 +31,13 @@ LIMITS = {
     "cases of operations in src": 0,
     "structs with an op or a scale": 6,
     "entries of the glossary": 150,
+    "lines of libtorch's reducer": 150,
+    "lines of PyTorch's gradients in Python": 640,
+    "files of the library of 480 lines or more": 0,
 }
+LIBTORCH = ["bindings/torch/include/guozhuang/torch/reducer.hpp"]
+PYTORCH = [f"bindings/python/src/guozhuang/torch/{name}.py"
+           for name in ("gradients", "gradient", "reducer")]
 
 
 def types_of(code):
@@ -54,6 +60,10 @@ def is_of(path, unit):
 def names_met(way, library, names):
     code = "\n".join(text for path, text in library.items() if any(is_of(path, u) for u in way))
     return len(names & set(re.findall(r"\b\w+\b", code)))
+
+
+def lines_of(files):
+    return sum((TOP / path).read_text().count("\n") for path in files)
 
 
 def holds_op(body):
@@ -86,6 +96,10 @@ def figures():
         "cases of operations in src": len(re.findall(r"case [\w:]*OperationKind::", src)),
         "structs with an op or a scale": sum(bool(holds_op(body)) for body in bodies),
         "entries of the glossary": len(re.findall(r"^- \*\*", glossary, re.MULTILINE)),
+        "lines of libtorch's reducer": lines_of(LIBTORCH),
+        "lines of PyTorch's gradients in Python": lines_of(PYTORCH),
+        "files of the library of 480 lines or more":
+            sum(lines_of([path]) >= 480 for path in library),
     }
 
 

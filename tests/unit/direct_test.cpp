@@ -86,11 +86,12 @@ TEST_CASE("direct allreduce sends what its cost says", "[direct]") {
 /// Reduce-scatter of rows along dimension 0, halving the sums: the first `rows % ranks` ranks get
 /// one row more.
 std::vector<std::vector<float>> scatter_rows(const ByRank<float>& inputs, std::size_t width,
-                                             std::size_t segment_bytes) {
+                                             std::size_t segment_bytes, std::size_t window_bytes) {
     const auto ranks = inputs.size();
     const auto rows = inputs[0][0].size() / width;
     std::vector<std::vector<float>> outputs(ranks);
     run_ranks(static_cast<int>(ranks), [&](ThreadWire& wire) {
+        wire.set_window_bytes(window_bytes);
         const auto self = static_cast<std::size_t>(wire.rank());
         std::vector<std::span<const std::byte>> blocks;
         for (std::size_t rank = 0, row = 0; rank < ranks; ++rank) {
@@ -116,14 +117,27 @@ TEST_CASE("direct reduce-scatter of rows, uneven and empty blocks", "[direct]") 
              {std::size_t{0}, std::size_t{1}, p - 1, p, p + 1, 7 * p + 3}) {
             const auto inputs = inputs_of<F32>(ranks, {rows * 13});
             const auto expected = tree_sum<F32>(inputs, 2)[0];
-            for (const std::size_t segment_bytes : {64u, 100'000u}) {
+            for (const auto& [segment_bytes, window_bytes] :
+                 {std::pair<std::size_t, std::size_t>{64, 0}, {64, 2000}, {100'000, 0}}) {
                 std::vector<float> joined;
-                for (const auto& output : scatter_rows(inputs, 13, segment_bytes))
+                for (const auto& output : scatter_rows(inputs, 13, segment_bytes, window_bytes))
                     joined.insert(joined.end(), output.begin(), output.end());
                 CHECK(joined == expected);
             }
         }
     }
+}
+
+TEST_CASE("the scratch of direct algorithms is that of the window, on many ranks too", "[direct]") {
+    constexpr std::size_t window_bytes = std::size_t{16} << 20;
+    const std::vector<std::byte> memory(window_bytes);
+    const std::vector<std::span<const std::byte>> blocks(64, memory);
+    Switchboard board(64);
+    ThreadWire wire(board, 0);
+    wire.set_window_bytes(window_bytes);
+    const auto bytes = direct::reduce_scatter_scratch_bytes(wire, blocks, 8192);
+    CHECK(bytes > window_bytes / 2);
+    CHECK(bytes < 2 * window_bytes);
 }
 
 }  // namespace

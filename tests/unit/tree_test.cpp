@@ -14,9 +14,10 @@ using namespace guozhuang::test;
 
 /// Runs the broadcast on a thread per rank, of each rank's row, in place.
 template <class Element>
-std::vector<ThreadWire> broadcast_all(ByRank<Element>& tensors, int root,
-                                      std::size_t segment_bytes) {
+std::vector<ThreadWire> broadcast_all(ByRank<Element>& tensors, int root, std::size_t segment_bytes,
+                                      std::size_t window_bytes = 0) {
     return on_each_rank(tensors, [&](ThreadWire& wire, TensorSpans own) {
+        wire.set_window_bytes(window_bytes);
         const Blocks bundle(own, sizeof(Element), 1);  // one block: all of it
         TestScratch scratch(tree::broadcast_scratch_bytes(wire, bundle, segment_bytes));
         tree::broadcast(wire, {bundle, scratch.span(), segment_bytes, root});
@@ -41,9 +42,10 @@ TEST_CASE("broadcast from every root, any bundle, any segments", "[tree]") {
         for (const int root : {0, 1, ranks / 2, ranks - 1}) {
             for (const auto& counts : bundles_for(ranks)) {
                 const auto inputs = inputs_of<I64>(ranks, counts);
-                for (const std::size_t segment_bytes : {1000u, 1u << 20}) {
+                for (const auto& [segment_bytes, window_bytes] :
+                     {std::pair<std::size_t, std::size_t>{1000, 0}, {1000, 7000}, {1 << 20, 0}}) {
                     auto tensors = inputs;
-                    broadcast_all(tensors, root % ranks, segment_bytes);
+                    broadcast_all(tensors, root % ranks, segment_bytes, window_bytes);
                     const auto& expected = inputs[static_cast<std::size_t>(root % ranks)];
                     REQUIRE(std::all_of(tensors.begin(), tensors.end(),
                                         [&](const auto& got) { return got == expected; }));

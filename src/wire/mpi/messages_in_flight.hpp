@@ -11,7 +11,7 @@
 namespace guozhuang::wire::mpi {
 
 /// Above this size a sender may need the receiver to make progress (rendezvous), so the receiver
-/// rings it. MPI libraries send smaller messages at once.
+/// rings it. All MPI libraries send smaller messages at once, most of them also longer ones.
 inline constexpr std::size_t eager_bytes = 4096;
 
 /// The sends and receives that MPI is working on, each cut into fragments. Use it under the lock

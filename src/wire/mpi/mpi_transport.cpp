@@ -75,7 +75,7 @@ public:
 private:
     void require_open();
     void require_threads();
-    std::size_t fragment_bytes(int peer) const;
+    std::size_t fragment_bytes(int peer, std::size_t bytes) const;
     void connect_host_ranks();
     int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
     bool rings_for_all() const noexcept { return host_.hosts == 1 && host_.memory.has_value(); }
@@ -173,16 +173,17 @@ void MpiTransport::require_threads() {
     mpi::refuse_threads(host_);
 }
 
-/// The same on both sides. On a long link a message goes in fragments that MPI sends without asking
-/// the receiver for them first, which would take another round trip.
-std::size_t MpiTransport::fragment_bytes(int peer) const {
+/// The same on both sides. On a long link a message goes in fragments that MPI usually sends
+/// without asking the receiver first, which would take another round trip. Longer messages are left
+/// to MPI, which would have to store them if the receiver is late.
+std::size_t MpiTransport::fragment_bytes(int peer, std::size_t bytes) const {
     constexpr auto long_round_trip = std::chrono::microseconds(20);
-    constexpr auto sent_unasked = std::size_t{32} << 10;
+    constexpr auto sent_unasked = std::size_t{32} << 10, longest = std::size_t{1} << 20;
     const auto& [rank, host_of, shares_cores, round_trip] = host_.topology;
     const bool is_far =
         host_of[static_cast<std::size_t>(peer)] != host_of[static_cast<std::size_t>(rank)];
-    return is_far && round_trip > long_round_trip ? std::min(split_bytes_, sent_unasked)
-                                                  : split_bytes_;
+    const bool is_cut = is_far && round_trip > long_round_trip && bytes <= longest;
+    return is_cut ? std::min(split_bytes_, sent_unasked) : split_bytes_;
 }
 
 void MpiTransport::connect_host_ranks() {
@@ -321,7 +322,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
         return {};
     }
     // A control message is one fragment, because its receiver polls for it.
-    const auto longest = control ? max_control_bytes : fragment_bytes(to);
+    const auto longest = control ? max_control_bytes : fragment_bytes(to, bytes.size());
     const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, longest);
     bells_.ring(to, base::audience_of(tag.context));
     return ticket;
@@ -336,7 +337,8 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         require_open();
         return ring_receives_.start(from, static_cast<std::uint32_t>(code), bytes);
     }
-    const Ticket ticket = start({from, bytes.size(), true}, code, {}, bytes, fragment_bytes(from));
+    const Ticket ticket =
+        start({from, bytes.size(), true}, code, {}, bytes, fragment_bytes(from, bytes.size()));
     if (bytes.size() > mpi::eager_bytes) bells_.ring(from, base::audience_of(tag.context));
     return ticket;
 }

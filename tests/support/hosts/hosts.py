@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def fail_or_skip(why):
     """What the kernel does not permit, or has not got, is skipped; all else is a defect of the test
     or of the machine's set-up."""
     if not are_hosts_permitted() or re.search(
-        "not permitted|not supported|Permission denied|Unknown device type|/dev/net/tun", why
+        "not permitted|not supported|Permission denied|Unknown device type|No such device", why
     ):
         print(f"SKIP: {why}")
         return SKIPPED
@@ -77,6 +78,8 @@ def device_of(name):
     with open("/proc/self/ns/net", "rb") as own, open(f"/run/netns/{name}", "rb") as network:
         enter(network.fileno())
         try:
+            if not os.path.exists("/dev/net/tun"):
+                raise Missing("/dev/net/tun: not supported")
             device = os.open("/dev/net/tun", os.O_RDWR)
             fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"cable", IFF_TUN | IFF_NO_PI))
             return device
@@ -116,6 +119,8 @@ class Hosts:
 
     @staticmethod
     def build(name, address):
+        if Path("/run/netns", name).exists():  # of a process that was killed
+            require("ip", "netns", "del", name)
         require("ip", "netns", "add", name)
         device = device_of(name)
         require("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
@@ -161,7 +166,11 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
             "--mca", "mpi_yield_when_idle", "1",
         ]
         job = shlex.join([mpirun, *options, *command])
-        return subprocess.run([str(self.agent), self.addresses[0], job], check=False).returncode
+        with subprocess.Popen([str(self.agent), self.addresses[0], job]) as running:
+            try:
+                return running.wait()
+            finally:
+                running.terminate()  # after Ctrl-C, for instance: mpirun then ends its ranks
 
 
 def main():
@@ -173,6 +182,7 @@ def main():
     parser.add_argument("ranks")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are torn down
     try:
         if not any(name in require(given.mpirun, "--version") for name in ("Open MPI", "OpenRTE")):
             print("SKIP: the mpirun is not Open MPI's")
