@@ -12,12 +12,13 @@
 
 #include "device/copy.hpp"
 #include "device/memory_sharing.hpp"
-#include "device/nccl.hpp"
 #include "device/or_reason.hpp"
 #include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
 namespace guozhuang::device {
+
+class Nccl;
 
 /// A point in a stream's work. It is recorded once, when it is created, so there are no unrecorded
 /// events (on which CUDA would not wait). Thread-safe.

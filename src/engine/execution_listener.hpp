@@ -3,13 +3,10 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "engine/pending.hpp"
 
 namespace guozhuang::engine {
-
-using Requests = std::vector<std::shared_ptr<Pending>>;
 
 /// Is told how executions go; the engine is one. Thread-safe, since a device's threads call it.
 class ExecutionListener {

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/pending.hpp"
+
 namespace guozhuang::engine {
 namespace {
 

@@ -8,10 +8,11 @@
 #include <utility>
 
 #include "base/mutex.hpp"
-#include "engine/pending.hpp"
 #include "protocol/group_ranks.hpp"
 
 namespace guozhuang::engine {
+
+struct Request;
 
 /// The life of a process set on this rank: one state, which only goes forward, and one cause if an
 /// error ended it. Thread-safe.

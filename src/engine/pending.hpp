@@ -220,4 +220,6 @@ private:
     std::atomic<bool> empty_{true};
 };
 
+using Requests = std::vector<std::shared_ptr<Pending>>;
+
 }  // namespace guozhuang::engine

@@ -1,5 +1,7 @@
 #include "engine/point_to_point.hpp"
 
+#include "engine/staged_message.hpp"
+
 namespace guozhuang::engine {
 
 void PointToPoint::post(const std::shared_ptr<Pending>& pending) {

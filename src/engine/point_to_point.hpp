@@ -12,7 +12,6 @@
 
 #include "engine/control.hpp"
 #include "engine/pending.hpp"
-#include "engine/staged_message.hpp"
 #include "protocol/group_ranks.hpp"
 #include "protocol/matcher.hpp"
 #include "protocol/outbox.hpp"

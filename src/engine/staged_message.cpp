@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/execution.hpp"
+#include "engine/stream_executor.hpp"
 
 namespace guozhuang::engine {
 
@@ -14,6 +15,10 @@ StagedMessage::StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size
       memory_(slot_->pinned.memory.first(bytes)),
       listener_(std::move(listener)),
       context_(context) {}
+
+void StagedMessage::begin() {
+    in_use_ = executor_->begin_use();
+}
 
 void StagedMessage::copy_in(const Request& request) {
     enqueue(request, [&](device::Stream& stream) {

@@ -14,9 +14,10 @@
 #include "engine/execution_listener.hpp"
 #include "engine/message_slot.hpp"
 #include "engine/pending.hpp"
-#include "engine/stream_executor.hpp"
 
 namespace guozhuang::engine {
+
+class StreamExecutor;
 
 /// The payload of a send or receive whose tensor is on a device, staged in pinned memory, so that
 /// messages never touch device memory. It is copied once: before it is sent, or after it has been
@@ -30,7 +31,7 @@ public:
 
     /// The operation has been matched: from now on the executor is not idle until this message is
     /// destroyed.
-    void begin() { in_use_ = executor_->begin_use(); }
+    void begin();
     /// The pinned memory, as large as the tensor.
     std::span<std::byte> memory() const noexcept { return memory_; }
     /// Enqueues the copy from the request's tensor, when that is ready. Throws what the device

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/control.hpp"
+#include "engine/pending.hpp"
 #include "engine/stall_watch.hpp"
 
 namespace guozhuang::engine {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "engine/submission_queue.hpp"
 
 namespace guozhuang::engine {
 namespace {

@@ -14,9 +14,10 @@
 #include "engine/pending.hpp"
 #include "engine/stall_report.hpp"
 #include "engine/stall_watch.hpp"
-#include "engine/submission_queue.hpp"
 
 namespace guozhuang::engine {
+
+class SubmissionQueue;
 
 /// Warns of overdue operations, and aborts the job for one at its limit. The thread that drives
 /// calls look(), perhaps in the middle of a bundle, where it must not run user code; any thread

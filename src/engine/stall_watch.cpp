@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/pending.hpp"
+
 namespace guozhuang::engine {
 namespace {
 

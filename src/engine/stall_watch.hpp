@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "base/wait.hpp"
-#include "engine/pending.hpp"
 #include "protocol/group_ranks.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
+
+class Pending;
+struct Request;
 
 /// How long an operation may be pending before a warning, and before it ends the job.
 struct StallLimits {

@@ -17,7 +17,6 @@
 #include "base/mutex.hpp"
 #include "collectives/operation_kind.hpp"
 #include "engine/context.hpp"
-#include "engine/execution_listener.hpp"
 #include "engine/life_cycle.hpp"
 #include "engine/own_tensors.hpp"
 #include "engine/pending.hpp"
