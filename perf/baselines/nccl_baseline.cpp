@@ -10,6 +10,7 @@
 
 #include "baselines/baseline.hpp"
 #include "baselines/mpi_types.hpp"
+#include "device/nccl.hpp"
 #include "statistics.hpp"
 
 namespace guozhuang::perf {

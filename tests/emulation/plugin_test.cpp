@@ -8,6 +8,7 @@
 #include <guozhuang/error.hpp>
 #include <unistd.h>
 
+#include "device/nccl.hpp"
 #include "device/owned_memory.hpp"
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
