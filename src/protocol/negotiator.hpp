@@ -32,9 +32,7 @@ namespace guozhuang::protocol {
 /// joined, or shut down). The root appends requests that are ready everywhere to the log, which
 /// goes down the tree. A name is described in full the first time (and whenever its description
 /// changes) and by its id after that; ranks compare descriptions on the way up, so that the root
-/// receives a list of submission groups, normally one. The negotiator runs the rounds; Attendance
-/// tracks who has shut down or joined, NameTable holds the names, count_fused() forms entries and
-/// log_codec.hpp encodes them. Not thread-safe: the engine's lock guards it.
+/// receives a list of submission groups, normally one. The engine's lock guards it.
 class Negotiator {
 public:
     struct Options {

@@ -17,13 +17,12 @@ namespace guozhuang::backends {
 /// Moves tensors on a device by way of the host, where nothing better is possible: it needs neither
 /// a peer's memory nor its GPU. A chunk of the bundle is copied into pinned memory, moved among the
 /// ranks by the algorithms of the host, and copied back, while the chunks before and after it are
-/// copied. All copies are enqueued at once, in both directions beside each other:
+/// copied. All copies are enqueued at once, in both directions beside each other, and the stream
+/// waits for the last at the end:
 ///
 ///     stream:  copy in 0, in 1, in 2, in 3, wait until 0 is out, copy in 4, ...
 ///     mover:   wait until 0 is in, move it, wait until 1 is in, move it, ...
 ///     out:     wait until 0 is moved, copy out 0, wait until 1 is moved, copy out 1, ...
-///
-/// At the end of the bundle the stream waits for the last copy out.
 class StagedPath final : public Path {
 public:
     struct Dependencies {

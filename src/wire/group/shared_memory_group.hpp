@@ -15,13 +15,10 @@ namespace guozhuang::wire {
 /// it. For one thread at a time. Everything that the group refers to must outlive it.
 ///
 /// A round may be *offered* before the ranks have agreed on an operation, with a fingerprint of the
-/// call. It goes ahead if all ranks offer it with the same fingerprint. A rank that sees all
-/// offers, and no doubt in the verdict, goes ahead. A rank that doubts (another rank offers
-/// something else, it has waited long enough, or it does something else itself) first says so in
-/// the verdict, then looks at the offers once more: if some are missing, the round is off. Any rank
-/// that sees the doubt may draw that conclusion, so no rank depends on another to leave a round.
-/// All ranks skip a round that is off. docs/decisions/038 and tests/model/offers.pml show why this
-/// is right.
+/// call. It goes ahead if all ranks offer it with the same fingerprint. A rank that doubts this
+/// first says so in the verdict, then looks at the offers once more: if some are missing, the round
+/// is off, and all ranks skip it. docs/decisions/038 and tests/model/offers.pml show why this is
+/// right.
 class SharedMemoryGroup {
 public:
     /// `staging`: for as many ranks, used by no other object; must outlive this.

@@ -39,10 +39,7 @@ struct MpiOptions {
 ///
 /// Throws Error(invalid_argument) if the communicator is MPI_COMM_NULL; Error(unavailable) if MPI
 /// has been finalised, or if the launcher is another MPI's (it has started several processes, but
-/// each is alone); Error(wire) if MPI fails.
-///
-/// A tag becomes an MPI tag of 2 bits lane, 12 bits context and, above, as many bits of user tag as
-/// MPI_TAG_UB leaves. A tag that does not fit throws Error(invalid_argument).
+/// each is alone); Error(wire) if MPI fails. User tags are 14 bits shorter than MPI_TAG_UB.
 std::unique_ptr<Transport> connect(const MpiOptions& options = {});
 
 /// One line for users: "Open MPI v4.1.4, MPI_THREAD_MULTIPLE", or that this process does not use
