@@ -23,7 +23,8 @@ namespace guozhuang {
 /// PeerMemory: false if the operation was offered and did not take place. If there are several
 /// hosts with the same number of ranks, `stage_on_host(args, move)` calls move(group, args) for the
 /// ranks of this host, `across` is a Wire of the ranks that have this rank's number on each host,
-/// and `within` is the arithmetic of partial sums.
+/// and `within` is the arithmetic of partial sums. `may_double_by_host(bytes)` says on all ranks
+/// whether recursive doubling may use them for a bundle of this size.
 template <class S>
 concept AllreduceSite = requires(S& site, int blocks, std::size_t bytes) {
     { site.cut(blocks) } -> std::same_as<AllreduceArgs>;
@@ -32,6 +33,7 @@ concept AllreduceSite = requires(S& site, int blocks, std::size_t bytes) {
     requires Wire<std::remove_reference_t<decltype(site.ring())>>;
     requires Wire<std::remove_reference_t<decltype(site.across())>>;
     { site.within() } -> std::convertible_to<const Reduce&>;
+    { site.may_double_by_host(bytes) } -> std::same_as<bool>;
 };
 
 /// run_allreduce<Algorithm::ring>(site) does the allreduce of a site by a ring. The file of each

@@ -21,7 +21,7 @@ std::string cut(std::string_view reason) {
 }  // namespace
 
 Negotiator::Negotiator(int rank, int size, const Options& options)
-    : tree_(rank, size, options.degree),
+    : tree_(rank, size, options.degree, options.host_of),
       options_(options),
       names_(tree_.children()),
       attendance_(tree_.subtree(rank), options.group_ranks) {

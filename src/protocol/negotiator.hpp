@@ -43,6 +43,7 @@ public:
         std::size_t max_ids = 16384;
         selection::Policy policy = {};  ///< stamped on every execute entry by the root
         GroupRanks group_ranks = {};    ///< whom errors name
+        std::vector<int> host_of = {};  ///< of each group rank; empty: all are on one host
     };
 
     Negotiator(int rank, int size, const Options& options);

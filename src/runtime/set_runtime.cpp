@@ -31,6 +31,9 @@ protocol::Negotiator::Options negotiator_options(const base::Config& config,
                          .small_bytes = config.small_bytes,
                          .segment_bytes = config.segment_bytes};
     negotiator.group_ranks = group_ranks;
+    const auto& host_of = group.transport.topology().host_of;
+    for (const int rank : group.ranks)
+        negotiator.host_of.push_back(host_of[static_cast<std::size_t>(rank)]);
     return negotiator;
 }
 

@@ -27,6 +27,10 @@ struct Topology {
 
     int size() const noexcept { return static_cast<int>(host_of.size()); }
     int hosts() const noexcept { return 1 + std::ranges::max(host_of); }
+    /// Whether a rank is on another host than this one.
+    bool is_far(int peer) const noexcept {
+        return host_of[static_cast<std::size_t>(peer)] != host_of[static_cast<std::size_t>(rank)];
+    }
 };
 
 }  // namespace guozhuang::topology

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <guozhuang/error.hpp>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <span>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include "base/keep_for_ever.hpp"
 #include "wire/shm/shared_file.hpp"
@@ -23,10 +21,14 @@ using namespace std::chrono_literals;
 constexpr auto time_for_an_address = 500ms;
 constexpr char closed = '\0';
 
+std::chrono::milliseconds time_until(base::Deadline deadline) noexcept {
+    return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - base::Clock::now()),
+                    0ms);
+}
+
 bool becomes_ready(int descriptor, short event, base::Deadline deadline) noexcept {
     pollfd file{descriptor, event, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - base::Clock::now());
-    return base::wait_for_files({&file, 1}, std::max(left, 0ms));
+    return base::wait_for_files({&file, 1}, time_until(deadline));
 }
 
 bool send_all(int descriptor, std::span<const char> bytes) noexcept {
@@ -34,13 +36,12 @@ bool send_all(int descriptor, std::span<const char> bytes) noexcept {
            static_cast<ssize_t>(bytes.size());
 }
 
-/// Whether the other end sends the token, which arrives at once: it fits into any TCP segment.
-bool shows_token(int descriptor, const HostLink::Offer& offer, base::Deadline deadline) noexcept {
-    decltype(offer.token) shown{};
-    return becomes_ready(descriptor, POLLIN, deadline) &&
-           ::recv(descriptor, shown.data(), sizeof shown, MSG_DONTWAIT) ==
+/// Whether the other end has sent the token, which arrives at once: it fits into any TCP segment.
+bool shows_token(int descriptor, const Endpoint& endpoint) noexcept {
+    decltype(endpoint.token) shown{};
+    return ::recv(descriptor, shown.data(), sizeof shown, MSG_DONTWAIT) ==
                static_cast<ssize_t>(sizeof shown) &&
-           shown == offer.token;
+           shown == endpoint.token;
 }
 
 /// Makes bytes leave at once, and a silent host noticed after 30 s + 6 x 10 s.
@@ -68,51 +69,22 @@ bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline dea
     return getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
 }
 
-/// Lists this host's addresses, starting with networks that may have other hosts.
-void list_addresses(std::span<in_addr> addresses) {
-    ifaddrs* list = nullptr;
-    if (getifaddrs(&list) != 0) throw_unavailable("getifaddrs", errno);
-    auto next = addresses.begin();
-    for (const bool loopback : {false, true}) {
-        for (const auto* each = list; each != nullptr && next != addresses.end();
-             each = each->ifa_next) {
-            if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET ||
-                (each->ifa_flags & IFF_UP) == 0)
-                continue;
-            if (((each->ifa_flags & IFF_LOOPBACK) != 0) != loopback) continue;
-            *next++ = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
-        }
-    }
-    freeifaddrs(list);
-}
-
 }  // namespace
-
-Socket::Socket() : Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
-Socket::Socket(int descriptor) try : descriptor_(descriptor) {
-    if (descriptor < 0) throw_unavailable("socket", errno);
-    fork_child_handler_.emplace([descriptor] { ::close(descriptor); });
-} catch (...) {
-    ::close(descriptor);
-}
-Socket::~Socket() {
-    if (!base::is_forked()) ::close(descriptor_);
-}
 
 HostLink::HostLink(std::unique_ptr<Socket> socket) noexcept : socket_(std::move(socket)) {
     set_options(descriptor());
 }
 
-HostLink::HostLink(const Offer& offer, base::Deadline deadline) {
-    if (offer.port == 0) throw Error(ErrorCode::unavailable, "it does not listen");
-    for (const auto address : offer.addresses) {
+HostLink::HostLink(const Endpoint& endpoint, base::Deadline deadline) {
+    if (endpoint.port == 0) throw Error(ErrorCode::unavailable, "it does not listen");
+    for (const auto address : endpoint.addresses) {
         if (address.s_addr == INADDR_ANY) continue;
-        auto socket = std::make_unique<Socket>();
+        auto socket = std::make_unique<Socket>(Socket::open(SOCK_STREAM));
         const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
-        if (!connect(socket->descriptor(), address, offer.port, limit)) continue;
+        if (!connect(socket->descriptor(), address, endpoint.port, limit)) continue;
         set_options(socket->descriptor());
-        const std::span token(reinterpret_cast<const char*>(offer.token.data()),
-                              sizeof offer.token);
+        const std::span token(reinterpret_cast<const char*>(endpoint.token.data()),
+                              sizeof endpoint.token);
         if (!send_all(socket->descriptor(), token)) continue;
         socket_ = std::move(socket);
         return;
@@ -150,33 +122,28 @@ bool HostLink::has_ended() noexcept {
     }
 }
 
-HostListener::HostListener() {
-    sockaddr_in name{};
-    name.sin_family = AF_INET;
-    socklen_t size = sizeof name;
-    const auto* const any = reinterpret_cast<const sockaddr*>(&name);
-    if (::bind(socket_.descriptor(), any, size) != 0 ||
-        ::listen(socket_.descriptor(), SOMAXCONN) != 0)
-        throw_unavailable("listen", errno);
-    if (getsockname(socket_.descriptor(), reinterpret_cast<sockaddr*>(&name), &size) != 0)
-        throw_unavailable("getsockname", errno);
-    if (getrandom(offer_.token.data(), sizeof offer_.token, 0) !=
-        static_cast<ssize_t>(sizeof offer_.token))
-        throw_unavailable("getrandom", errno);
-    list_addresses(offer_.addresses);
-    offer_.port = name.sin_port;
+HostListener::HostListener() : socket_(Socket::open(SOCK_STREAM)), endpoint_(socket_.bind()) {
+    if (::listen(socket_.descriptor(), SOMAXCONN) != 0) throw_unavailable("listen", errno);
 }
 
 std::shared_ptr<HostLink> HostListener::accept(base::Deadline deadline) {
-    while (base::Clock::now() < deadline && becomes_ready(socket_.descriptor(), POLLIN, deadline)) {
+    std::vector<std::unique_ptr<Socket>> callers;  // they have sent nothing yet
+    std::vector<pollfd> files{{socket_.descriptor(), POLLIN, 0}};
+    while (base::wait_for_files(files, time_until(deadline))) {
+        for (std::size_t i = callers.size(); i-- > 0;) {
+            if (files[i + 1].revents == 0) continue;
+            if (shows_token(callers[i]->descriptor(), endpoint_))
+                return std::make_shared<HostLink>(std::move(callers[i]));
+            callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(i));
+            files.erase(files.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        }
+        if (files.front().revents == 0) continue;
         const int descriptor =
             accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (descriptor < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
             continue;
-        auto socket = std::make_unique<Socket>(descriptor);
-        const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
-        if (shows_token(descriptor, offer_, limit))
-            return std::make_shared<HostLink>(std::move(socket));
+        callers.push_back(std::make_unique<Socket>(descriptor));
+        files.push_back({descriptor, POLLIN, 0});
     }
     throw Error(ErrorCode::unavailable, "it has not connected in time");
 }

@@ -3,34 +3,14 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <netinet/in.h>
-#include <optional>
 #include <string_view>
 
-#include "base/process.hpp"
 #include "base/wait.hpp"
 #include "trace/activity.hpp"
+#include "wire/socket.hpp"
 
 namespace guozhuang::wire {
-
-/// A socket. Children of fork() close it, so that they do not keep it open when this process ends.
-class Socket {
-public:
-    /// An IPv4 stream that does not block, or the given descriptor. Throws Error(unavailable).
-    Socket();
-    explicit Socket(int descriptor);
-    ~Socket();
-    Socket(const Socket&) = delete;
-    Socket& operator=(const Socket&) = delete;
-
-    int descriptor() const noexcept { return descriptor_; }
-
-private:
-    const int descriptor_;
-    std::optional<base::ForkChildHandler> fork_child_handler_;
-};
 
 /// A TCP connection to a process of another host. The kernel ends it when that process ends, in
 /// whatever way, so it reveals a death that nobody on that host is left to report. Only two
@@ -38,16 +18,9 @@ private:
 /// cut off or loses power, the link ends after a minute and a half (keep-alive).
 class HostLink {
 public:
-    /// Where a process listens, and the token that a connecting process must send. Plain bytes.
-    struct Offer {
-        std::array<in_addr, 8> addresses{};  ///< 0.0.0.0: none
-        in_port_t port = 0;                  ///< 0: it does not listen
-        std::array<std::uint64_t, 2> token{};
-    };
-
     /// Tries each address in turn. The other end need not have accepted yet, and may be the wrong
     /// process: the caller must check that by other means. Throws Error(unavailable).
-    HostLink(const Offer& offer, base::Deadline deadline);
+    HostLink(const Endpoint& endpoint, base::Deadline deadline);
     /// A connection that a HostListener has accepted.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
     /// If close() was not called, the socket stays open until the process ends.
@@ -88,13 +61,14 @@ class HostListener {
 public:
     /// Listens on all IPv4 addresses of this host. Throws Error(unavailable).
     HostListener();
-    const HostLink::Offer& offer() const noexcept { return offer_; }
-    /// Returns the first connection that sends the token. Throws Error(unavailable).
+    const Endpoint& endpoint() const noexcept { return endpoint_; }
+    /// Returns the first connection that sends the token, whoever else connects and is silent.
+    /// Throws Error(unavailable).
     std::shared_ptr<HostLink> accept(base::Deadline deadline);
 
 private:
     Socket socket_;
-    HostLink::Offer offer_;
+    Endpoint endpoint_;
 };
 
 }  // namespace guozhuang::wire

@@ -17,13 +17,14 @@ namespace guozhuang::wire {
 namespace {
 
 constexpr auto time_between_looks = std::chrono::milliseconds(100);
+constexpr auto time_to_rest = std::chrono::milliseconds(1);
 
 }  // namespace
 
 Monitor::Monitor(const std::vector<WatchedProcess>& processes,
-                 std::function<bool(const End&)> on_end, LogLevel level)
-    : on_end_(std::move(on_end)) {
-    if (processes.empty()) return;
+                 std::function<bool(const End&)> on_end, LogLevel level, Source source)
+    : on_end_(std::move(on_end)), source_(std::move(source)) {
+    if (processes.empty() && source_.descriptor < 0) return;
     std::vector<int> unseen;
     std::string slow;
     for (const WatchedProcess& process : processes) {
@@ -44,6 +45,7 @@ Monitor::Monitor(const std::vector<WatchedProcess>& processes,
     files_.push_back({stop_file_, POLLIN, 0});
     // poll() ignores descriptors below 0.
     for (const Watch& each : watches_) files_.push_back({each.descriptor(), POLLIN, 0});
+    files_.push_back({source_.descriptor, POLLIN, 0});
     try {
         thread_ = base::start_thread("gz-monitor", [this] { watch(); });
     } catch (const std::system_error& error) {
@@ -72,13 +74,23 @@ Monitor::~Monitor() {
 
 void Monitor::watch() {
     const bool slow = looks_at_proc_ || stop_file_ < 0;
-    for (std::optional<std::chrono::milliseconds> limit{0}; !stop_ && !done_; limit.reset()) {
-        base::wait_for_files(files_, slow && !limit ? time_between_looks : limit);
+    for (std::optional<std::chrono::milliseconds> limit{0}; !stop_ && !done_;) {
+        base::wait_for_files(files_, limit);
+        limit = slow ? std::optional(time_between_looks) : std::nullopt;
         for (std::size_t i = 0; i < watches_.size() && !stop_ && !done_; ++i) {
             look(watches_[i], files_[i + 1].revents != 0);
             if (watches_[i].has_ended) files_[i + 1].fd = -1;
         }
+        if (!read_source()) limit = time_to_rest;
     }
+}
+
+/// Returns false if the source is to rest.
+bool Monitor::read_source() {
+    auto& file = files_.back();
+    const bool has_come = file.fd >= 0 && file.revents != 0;
+    file.fd = has_come && !source_.read() ? -1 : source_.descriptor;
+    return file.fd == source_.descriptor;
 }
 
 void Monitor::look(Watch& watched, bool is_readable) {

@@ -35,10 +35,17 @@ public:
         std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
+    /// Other news, which its thread takes besides until it watches no more: it calls `read` when
+    /// the descriptor is readable, and not again for a millisecond if that returns false.
+    struct Source {
+        int descriptor;  ///< -1: there is none
+        std::function<bool()> read;
+    };
+
     /// Calls `on_end` on its thread for each process that ends, until `on_end` returns true; then
     /// it watches no more. `level`: for messages about processes that it cannot watch well.
     Monitor(const std::vector<WatchedProcess>& processes, std::function<bool(const End&)> on_end,
-            LogLevel level = LogLevel::warning);
+            LogLevel level = LogLevel::warning, Source source = {-1, {}});
     /// Waits for a running call of `on_end`, then ends the thread.
     ~Monitor();
     Monitor(const Monitor&) = delete;
@@ -58,10 +65,12 @@ private:
     int add(const WatchedProcess& process);
     void watch();
     void look(Watch& watched, bool is_readable);
+    bool read_source();
 
     std::vector<Watch> watches_;
-    std::vector<pollfd> files_;  ///< stop_file_, then those of the processes
+    std::vector<pollfd> files_;  ///< stop_file_, those of the processes, the source's
     std::function<bool(const End&)> on_end_;
+    Source source_;
     bool looks_at_proc_ = false;  ///< some processes have no descriptor
     bool done_ = false;
     int stop_file_ = -1;  ///< an eventfd

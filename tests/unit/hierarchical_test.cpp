@@ -1,7 +1,9 @@
 #include "collectives/hierarchical/hierarchical_allreduce.hpp"
 
+#include <bit>
 #include <deque>
 
+#include "collectives/recursive/doubling_allreduce.hpp"
 #include "support/cases/bundles.hpp"
 #include "support/fakes/thread_group.hpp"
 #include "support/oracles/serial_sums.hpp"
@@ -62,6 +64,13 @@ void hierarchical_allreduce(Group& group, TensorSpans tensors, const Reduce& red
     TestScratch scratch(
         hierarchical::allreduce_scratch_bytes(local, across, blocks, segment_bytes));
     hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, segment_bytes}, within);
+}
+
+void host_doubling(Group& group, TensorSpans tensors, const Reduce& reduce) {
+    auto& [local, across] = group;
+    const Blocks blocks(tensors, reduce.element_bytes(), 1);
+    TestScratch scratch(recursive::host_doubling_scratch_bytes(local, across, blocks, reduce));
+    recursive::host_doubling_allreduce(local, across, {blocks, scratch.span(), reduce});
 }
 
 TEST_CASE("two hosts of two ranks by hand: all end with the sums", "[hierarchical]") {
@@ -179,6 +188,42 @@ TEST_CASE(
     CHECK(mismatches_over_sizes<I64>() == none);
     CHECK(mismatches_over_sizes<F32>() == none);
     CHECK(mismatches_over_sizes<HalfLike>() == none);
+}
+
+/// The same for recursive doubling whose first steps are within a host, and the tree over all
+/// ranks.
+template <class Format>
+std::vector<std::string> mismatches_of_doubling() {
+    std::vector<std::string> mismatches;
+    for (const auto& job : jobs) {
+        if (!std::has_single_bit(static_cast<unsigned>(job.locals))) continue;
+        const auto divisor = static_cast<typename Format::Partial>(job.ranks());
+        const ScalarReduce<Format> average(divisor);
+        auto runs = sweep_runs<Format>(
+            job.ranks(), std::to_string(job.hosts) + " hosts of " + std::to_string(job.locals),
+            [&](const auto& inputs) { return tree_sum<Format>(inputs, divisor); });
+        const auto is_long = [](const auto& run) {
+            std::size_t count = 0;
+            for (const auto& tensor : run.tensors[0]) count += tensor.size();
+            return count * sizeof(typename Format::Element) > room_bytes;
+        };
+        std::erase_if(runs, is_long);
+        REQUIRE(runs.size() > 5);
+        const auto groups = run_job(job, [&](int rank, Group& group) {
+            for (auto& run : runs) host_doubling(group, spans_of(run.tensors, rank), average);
+        });
+        for (int rank = 0; rank < job.ranks(); ++rank)  // one voice for each host
+            CHECK((groups[static_cast<std::size_t>(rank)].across.messages() == 0) ==
+                  (rank % job.locals != 0));
+        add_mismatches(mismatches, runs);
+    }
+    return mismatches;
+}
+
+TEST_CASE("recursive doubling by hosts has the bits of the tree over all ranks", "[hierarchical]") {
+    CHECK(mismatches_of_doubling<I64>() == none);
+    CHECK(mismatches_of_doubling<F32>() == none);
+    CHECK(mismatches_of_doubling<HalfLike>() == none);
 }
 
 TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {

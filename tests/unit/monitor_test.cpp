@@ -1,6 +1,7 @@
 // Watching processes: children of this one, which end in every way.
 #include "wire/monitor.hpp"
 
+#include <arpa/inet.h>
 #include <csignal>
 #include <fstream>
 #include <optional>
@@ -222,7 +223,7 @@ namespace {
 struct Linked {
     wire::HostListener listener;
     std::shared_ptr<wire::HostLink> here =
-        std::make_shared<wire::HostLink>(listener.offer(), base::deadline_after(20s));
+        std::make_shared<wire::HostLink>(listener.endpoint(), base::deadline_after(20s));
     std::shared_ptr<wire::HostLink> there = listener.accept(base::deadline_after(20s));
     std::atomic<int> ends{0};
     std::optional<Monitor> monitor{
@@ -283,7 +284,7 @@ TEST_CASE("a link that has been closed may end") {
 
 TEST_CASE("a link that has not been closed stays open to the end of the process") {
     wire::HostListener listener;
-    auto here = std::make_shared<wire::HostLink>(listener.offer(), base::deadline_after(20s));
+    auto here = std::make_shared<wire::HostLink>(listener.endpoint(), base::deadline_after(20s));
     const auto there = listener.accept(base::deadline_after(20s));
     const bool closes = GENERATE(false, true);
     if (closes) here->close();
@@ -296,10 +297,29 @@ TEST_CASE("a link that has not been closed stays open to the end of the process"
 
 TEST_CASE("a listener passes over strangers, and over those who have gone again") {
     wire::HostListener listener;
-    auto stranger = listener.offer();
+    auto stranger = listener.endpoint();
     stranger.token.front() ^= 1;
     wire::HostLink(stranger, base::deadline_after(20s)).close();
-    wire::HostLink here(listener.offer(), base::deadline_after(20s));
+    wire::HostLink here(listener.endpoint(), base::deadline_after(20s));
+    const auto there = listener.accept(base::deadline_after(20s));
+    here.close();
+    CHECK(comes_true([&] { return there->has_ended() || there->was_closed(); }));
+    there->close();
+}
+
+TEST_CASE("strangers that connect and are silent do not delay a listener") {
+    wire::HostListener listener;
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = listener.endpoint().port;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    std::vector<std::unique_ptr<wire::Socket>> strangers;
+    for (int each = 0; each < 100; ++each) {
+        strangers.push_back(std::make_unique<wire::Socket>(wire::Socket::open(SOCK_STREAM)));
+        const auto* const to = reinterpret_cast<const sockaddr*>(&name);
+        ::connect(strangers.back()->descriptor(), to, sizeof name);  // goes on by itself
+    }
+    wire::HostLink here(listener.endpoint(), base::deadline_after(20s));
     const auto there = listener.accept(base::deadline_after(20s));
     here.close();
     CHECK(comes_true([&] { return there->has_ended() || there->was_closed(); }));
@@ -307,13 +327,13 @@ TEST_CASE("a listener passes over strangers, and over those who have gone again"
 }
 
 TEST_CASE("nobody at the other end: a link says so in time") {
-    wire::HostLink::Offer offer;
-    CHECK_THROWS_WITH(wire::HostLink(offer, base::deadline_after(20s)), "it does not listen");
+    wire::Endpoint endpoint;
+    CHECK_THROWS_WITH(wire::HostLink(endpoint, base::deadline_after(20s)), "it does not listen");
     {
         const wire::HostListener listener;
-        offer = listener.offer();
+        endpoint = listener.endpoint();
     }
-    CHECK_THROWS_WITH(wire::HostLink(offer, base::deadline_after(20s)),
+    CHECK_THROWS_WITH(wire::HostLink(endpoint, base::deadline_after(20s)),
                       "none of its addresses can be reached");
     wire::HostListener waits;
     CHECK_THROWS_AS(waits.accept(base::deadline_after(10ms)), Error);
@@ -322,7 +342,7 @@ TEST_CASE("nobody at the other end: a link says so in time") {
 
 TEST_CASE("no descriptor is left: neither end of a link waits for one") {
     wire::HostListener listener;
-    wire::HostLink here(listener.offer(), base::deadline_after(20s));
+    wire::HostLink here(listener.endpoint(), base::deadline_after(20s));
     here.close();
     {
         const NoFiles none;

@@ -86,6 +86,32 @@ TEST_CASE("a rank hears no more than its parent and children") {
     CHECK(log_of(seven) == "a");
 }
 
+TEST_CASE("a host but the root's sends one message and hears one, however many ranks it has") {
+    const std::vector<int> host_of =
+        GENERATE(std::vector{0, 0, 0, 0, 1, 1, 1, 2, 2}, std::vector{0, 1, 2, 0, 1, 2, 0, 1, 0});
+    auto nine = ranks(9, {.degree = 2, .host_of = host_of});
+    nine.submit_everywhere(tensor("a"));
+    std::multiset<Negotiation::Link> between_hosts;
+    const auto host = [&](int rank) { return host_of[static_cast<std::size_t>(rank)]; };
+    for (int rank = 8; rank >= 0; --rank) {
+        nine.flush(rank);
+        while (!nine.links().empty()) {
+            const auto [from, to] = nine.links().begin()->first;
+            if (host(from) != host(to)) between_hosts.emplace(from, to);
+            nine.deliver({from, to});
+        }
+    }
+    const auto first_of = [&](int which) {
+        return static_cast<int>(std::ranges::find(host_of, which) - host_of.begin());
+    };
+    CHECK(between_hosts ==
+          std::multiset<Negotiation::Link>{
+              {first_of(1), 0}, {first_of(2), 0}, {0, first_of(1)}, {0, first_of(2)}});
+    nine.settle();
+    CHECK(nine.messages_sent() == 16);
+    CHECK(log_of(nine) == "a");
+}
+
 TEST_CASE("a name is spelt once, then its id goes") {
     auto two = ranks(2);
     const auto long_name = tensor(std::string(1000, 'n'));

@@ -62,7 +62,10 @@ struct Character {
     explicit Character(Random& random) {
         constexpr int degrees[] = {1, 2, 3, 4, 16};
         size = 1 + static_cast<int>(random.below(9));
+        const auto hosts = 1 + random.below(4);
         options.degree = random.pick(degrees);
+        for (int rank = 0; rank < size && hosts > 1; ++rank)
+            options.host_of.push_back(static_cast<int>(random.below(hosts)));
         options.max_ids = 2 + random.below(3);
         options.fusion_bytes = random.one_in(3) ? 1000 : 16 + random.below(40);
         options.policy.segment_bytes = random.below(1000);

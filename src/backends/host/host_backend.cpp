@@ -82,6 +82,9 @@ public:
     GroupWire& ring() noexcept { return backend_.ring_; }
     GroupWire& across() { return backend_.hierarchy_.value().across(); }
     const device::HostReduce& within() const { return sum_.within; }
+    bool may_double_by_host(std::size_t bytes) const {
+        return backend_.hierarchy_ && backend_.hierarchy_->may_double(bytes);
+    }
     std::span<std::byte> scratch(std::size_t bytes) { return backend_.scratch_.get(bytes); }
 
     AllreduceArgs cut(int blocks, Cut cut = Cut::tensors) {

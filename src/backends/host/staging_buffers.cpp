@@ -1,6 +1,7 @@
 #include "backends/host/staging_buffers.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <span>
@@ -116,6 +117,13 @@ bool Hierarchy::fits(const wire::Group& group) {
            hierarchical::segment_limit_bytes(wire::Staging::room_bytes(stage_bytes_of(group, grid)),
                                              locals,
                                              grid.hosts()) >= hierarchical::least_segment_bytes;
+}
+
+bool Hierarchy::may_double(std::size_t bytes) {
+    auto& group = local_.group();
+    return std::has_single_bit(grid_.local().size()) &&
+           std::ranges::is_sorted(grid_.host_by_host()) &&
+           bytes <= group.room(group.rank(), group.round()).size();
 }
 
 /// Messages across hosts use the group's own tag: each rank runs its bundles in one order, so no

@@ -55,6 +55,9 @@ public:
     Hierarchy(const Hierarchy&) = delete;
     Hierarchy& operator=(const Hierarchy&) = delete;
 
+    /// Whether host_doubling_allreduce can reduce a bundle of this size.
+    bool may_double(std::size_t bytes);
+
     StagingTuner& local() noexcept { return local_; }
     wire::GroupWire& across() noexcept { return across_; }
 

@@ -55,11 +55,8 @@ private:
                                        std::span<const int> ranks) noexcept {
         constexpr double bytes_per_ns = 1.25;
         constexpr auto most = std::size_t{16} << 20;
-        const auto host = [&](int rank) {
-            return topology.host_of[static_cast<std::size_t>(rank)];
-        };
         const bool is_far =
-            std::ranges::any_of(ranks, [&](int rank) { return host(rank) != host(ranks.front()); });
+            std::ranges::any_of(ranks, [&](int rank) { return topology.is_far(rank); });
         const auto wanted = bytes_per_ns * static_cast<double>(topology.round_trip.count());
         return is_far ? std::min(most, static_cast<std::size_t>(wanted)) : 0;
     }

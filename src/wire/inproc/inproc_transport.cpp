@@ -65,7 +65,7 @@ private:
 };
 
 /// One rank.
-struct Endpoint {
+struct Mailbox {
     base::Doorbell bell;
     trace::Activity activity;
     InFlightPool messages;
@@ -107,30 +107,30 @@ using namespace inproc;
 
 struct InprocHub::State {
     State(int ranks, int cores, const std::optional<base::WaitSettings>& wait_settings, int hosts)
-        : endpoints(static_cast<std::size_t>(ranks)),
+        : mailboxes(static_cast<std::size_t>(ranks)),
           settings(wait_settings.value_or(topology::wait_settings(ranks, cores))),
           ranks_share_cores(ranks > cores),
           stage_bytes(stage_bytes_for(hosts)),
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         for (int rank = 0; rank < ranks; ++rank) host_of.push_back(rank * hosts / ranks);
-        for (Endpoint& endpoint : endpoints) bells.push_back(&endpoint.bell);
+        for (Mailbox& mailbox : mailboxes) bells.push_back(&mailbox.bell);
         rings().initialise();
     }
 
-    Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
+    Mailbox& of(int rank) { return mailboxes[static_cast<std::size_t>(rank)]; }
     MessageRings rings() {
         return {.memory = std::as_writable_bytes(std::span(messages)),
-                .ranks = static_cast<int>(endpoints.size())};
+                .ranks = static_cast<int>(mailboxes.size())};
     }
     std::vector<HostMessages::HostRank> host_ranks() {
         std::vector<HostMessages::HostRank> all;
-        for (Endpoint& endpoint : endpoints)
-            all.push_back({static_cast<int>(all.size()), endpoint.bell});
+        for (Mailbox& mailbox : mailboxes)
+            all.push_back({static_cast<int>(all.size()), mailbox.bell});
         return all;
     }
     void abort(const base::AbortCause& cause) noexcept;
 
-    std::deque<Endpoint> endpoints;
+    std::deque<Mailbox> mailboxes;
     base::WaitSettings settings;
     bool ranks_share_cores;
     std::vector<int> host_of;            ///< by rank
@@ -194,16 +194,16 @@ public:
 
     void abort(const base::AbortCause& cause) noexcept override { state_->abort(cause); }
 
-    /// Every copy is made under an endpoint's lock: once this rank's halves are out of all
-    /// endpoints, nobody touches their memory.
+    /// Every copy is made under a mailbox's lock: once this rank's halves are out of all
+    /// mailboxes, nobody touches their memory.
     bool abandon() noexcept override {
         abandoned_.store(true, std::memory_order_seq_cst);
         regions()->remove_all();
         const auto is_mine = [&](const InFlight* half) { return half->rank == rank_; };
-        for (Endpoint& endpoint : state_->endpoints) {
-            const base::Lock lock(endpoint.mutex);
-            std::erase_if(endpoint.sends, is_mine);
-            std::erase_if(endpoint.receives, is_mine);
+        for (Mailbox& mailbox : state_->mailboxes) {
+            const base::Lock lock(mailbox.mutex);
+            std::erase_if(mailbox.sends, is_mine);
+            std::erase_if(mailbox.receives, is_mine);
         }
         return true;
     }
@@ -264,7 +264,7 @@ private:
         return {reinterpret_cast<std::uintptr_t>(&half)};
     }
 
-    void match(InFlight& half, Endpoint& receiver, bool sends) {
+    void match(InFlight& half, Mailbox& receiver, bool sends) {
         const base::Lock lock(receiver.mutex);
         require_running();
         InFlight* other = take_match(sends ? receiver.receives : receiver.sends, half, sends);
@@ -305,8 +305,8 @@ void InprocHub::abort(const base::AbortCause& cause) noexcept {
 void InprocHub::State::abort(const base::AbortCause& cause) noexcept {
     base::note_cause(bells, cause);
     aborted.store(true, std::memory_order_seq_cst);
-    for (Endpoint& endpoint : endpoints) {
-        const base::Lock no_copy_under_way(endpoint.mutex);
+    for (Mailbox& mailbox : mailboxes) {
+        const base::Lock no_copy_under_way(mailbox.mutex);
     }
     for (base::Doorbell* bell : bells) base::abort(*bell);
 }

@@ -10,12 +10,13 @@
 namespace guozhuang::wire::mpi {
 
 /// This rank's doorbell and activity, in the host's shared memory or, without it, in this object;
-/// and the doorbells of the host's other ranks. Must not be moved.
+/// the doorbells of the host's other ranks, and the way to those of other hosts. Must not be moved.
 class HostBells {
 public:
     /// Called once; the host must not be moved afterwards.
     void connect(Host& host) {
         bells_.assign(host.topology.host_of.size(), nullptr);
+        remote_ = host.remote_bells.get();
         if (!host.memory) return all_.push_back(own_);
         own_ = &host.memory->bell(host.local_rank);
         activity_ = &host.memory->activity(host.local_rank);
@@ -36,6 +37,11 @@ public:
     void ring(int rank, base::Audience audience = base::everybody) noexcept {
         if (auto* const bell = of(rank)) base::ring(*bell, base::Sleepers::for_news, audience);
     }
+    /// Also a rank of another host, which costs a system call.
+    void ring_anywhere(int rank, base::Audience audience = base::everybody) noexcept {
+        if (of(rank) == nullptr && remote_ != nullptr) return remote_->ring(rank, audience);
+        ring(rank, audience);
+    }
     void nudge(int rank, base::Audience audience) noexcept {
         if (auto* const bell = of(rank)) base::nudge(*bell, audience);
     }
@@ -47,6 +53,7 @@ private:
     trace::Activity* activity_ = &private_activity_;
     std::vector<base::Doorbell*> bells_;  ///< by world rank
     std::vector<base::Doorbell*> all_;
+    RemoteBells* remote_ = nullptr;
 };
 
 }  // namespace guozhuang::wire::mpi

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <map>
+#include <poll.h>
 #include <utility>
 
 #include "base/error_text.hpp"
@@ -23,6 +24,7 @@ namespace guozhuang::wire::mpi {
 namespace {
 
 constexpr auto time_to_link = std::chrono::seconds(5);
+constexpr auto time_to_ring = std::chrono::seconds(1);
 
 /// Gathers a value from each rank of the communicator, by rank, as plain bytes.
 template <class T>
@@ -79,7 +81,7 @@ auto attempt(Make&& make) -> device::OrReason<decltype(make())> {
 struct Introduction {
     base::ProcessId process = {};
     std::array<char, 256> host{};
-    HostLink::Offer offer = {};
+    Endpoint endpoint = {};
 };
 
 /// Sends to one rank and receives from another, which both do the same.
@@ -143,13 +145,14 @@ std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, const Host& host
     const auto listener = attempt([] { return std::make_unique<HostListener>(); });
     Introduction mine{.process = base::this_process()};
     base::host_name().copy(mine.host.data(), mine.host.size() - 1);
-    if (listener.value) mine.offer = listener.value->offer();
+    if (listener.value) mine.endpoint = listener.value->endpoint();
     const auto next = exchange(world, mine, before, after),
                previous = exchange(world, mine, after, before);
     // The kernel connects to a listening process, so the two ends need not be there at the same
     // time; nor does a connection mean that the right process is there.
-    auto onward = attempt(
-        [&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
+    auto onward = attempt([&] {
+        return std::make_shared<HostLink>(next.endpoint, base::deadline_after(time_to_link));
+    });
     device::OrReason<std::shared_ptr<HostLink>> back;
     if (exchange(world, onward.value != nullptr, after, before))
         back = attempt([&] {
@@ -177,6 +180,52 @@ std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, const Host& host
     return linked;
 }
 
+/// The ranks on which the condition does not hold.
+std::vector<int> exceptions(MPI_Comm world, bool here) {
+    const auto holds = gather(world, here ? 1 : 0);
+    std::vector<int> ranks;
+    for (int rank = 0; std::cmp_less(rank, holds.size()); ++rank)
+        if (holds[static_cast<std::size_t>(rank)] == 0) ranks.push_back(rank);
+    return ranks;
+}
+
+/// Returns what is wrong with them; empty: both ranks have been heard.
+std::string try_bells(RemoteBells& bells, std::pair<int, int> ranks) {
+    const auto [before, after] = ranks;
+    for (int each = 0; each < 3; ++each) {  // some may get lost
+        bells.ring(before, 0);
+        bells.ring(after, 0);
+    }
+    base::Doorbell nobody;
+    pollfd file{bells.descriptor(), POLLIN, 0};
+    for (const auto deadline = base::deadline_after(time_to_ring);
+         !bells.has_heard(before) || !bells.has_heard(after); bells.receive(nobody))
+        if (!base::wait_for_files({&file, 1}, time_to_ring) || base::Clock::now() > deadline)
+            return fmt::format("no datagram (UDP) has come from rank {}",
+                               bells.has_heard(before) ? after : before);
+    return {};
+}
+
+/// All ranks have them, or none has, since a rank that others cannot ring must look for messages
+/// more often. The first rank of each host tries them with those of the hosts before and after it.
+std::unique_ptr<RemoteBells> connect_bells(MPI_Comm world, const Host& host) {
+    if (host.hosts == 1) return nullptr;
+    auto bells = attempt([] { return std::make_unique<RemoteBells>(); });
+    auto endpoints = gather(world, bells.value ? bells.value->endpoint() : Endpoint());
+    auto silence = bells.reason;
+    if (bells.value) {
+        bells.value->connect(host.topology.rank, std::move(endpoints));
+        if (host.local_rank == 0) silence = try_bells(*bells.value, neighbours_of(host));
+    }
+    if (exceptions(world, silence.empty()).empty()) return std::move(bells.value);
+    if (!silence.empty())
+        base::log_info(
+            fmt::format("{}: waiting ranks look for messages of other hosts at "
+                        "intervals of up to 1 ms instead of being woken",
+                        silence));
+    return nullptr;
+}
+
 /// The ranks of other hosts wait for this one inside MPI, where no news reaches them: only MPI can
 /// end them.
 bool end_with(const Monitor::End& end, bool has_other_hosts) {
@@ -196,15 +245,6 @@ int cores_together(MPI_Comm machine) {
                         MPI_BOR, machine),
           "MPI_Allreduce");
     return topology::cores_within(topology::count(all), gather(machine, mine.quota));
-}
-
-/// The ranks on which the condition does not hold.
-std::vector<int> exceptions(MPI_Comm world, bool here) {
-    const auto holds = gather(world, here ? 1 : 0);
-    std::vector<int> ranks;
-    for (int rank = 0; std::cmp_less(rank, holds.size()); ++rank)
-        if (holds[static_cast<std::size_t>(rank)] == 0) ranks.push_back(rank);
-    return ranks;
 }
 
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep
@@ -241,6 +281,22 @@ std::optional<HostMemory> share_memory(MPI_Comm host_comm, const Host& host, boo
 }
 
 }  // namespace
+
+bool rings_for_all(const Host& host) noexcept {
+    return host.hosts == 1 && host.memory;
+}
+
+base::WaitSettings wait_settings_of(const Host& host, const base::Config& config) {
+    auto settings = topology::wait_settings(host.machine_ranks, host.cores);
+    // A message wakes its receiver, so looking without being woken is only a safety net.
+    if (host.memory && (host.hosts == 1 || host.remote_bells)) {
+        settings.sleep_limit = std::chrono::milliseconds(10);
+        settings.long_sleep_limit = std::chrono::milliseconds(50);
+    }
+    if (!rings_for_all(host)) settings.idle_limit = std::chrono::milliseconds(100);
+    if (config.spin_us) settings.spin = std::chrono::microseconds(*config.spin_us);
+    return settings;
+}
 
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host) {
     auto all = host.others;
@@ -339,6 +395,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
     host.without_threads = exceptions(world, threads);
     host.topology.round_trip = measure_round_trip(world, host);
+    host.remote_bells = connect_bells(world, host);
     check(MPI_Comm_free(&host_comm), "MPI_Comm_free");
     check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <mpi.h>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/config.hpp"
 #include "topology/topology.hpp"
 #include "wire/monitor.hpp"
+#include "wire/remote_bells.hpp"
 #include "wire/shm/host_memory.hpp"
 
 namespace guozhuang::wire::mpi {
@@ -30,9 +32,16 @@ struct Host {
     /// Empty if it is not wanted, or if a rank of the host could not map it (which logged one
     /// warning).
     std::optional<HostMemory> memory;
+    /// To the ranks of other hosts; null if there are none, or if they cannot all be rung.
+    std::unique_ptr<RemoteBells> remote_bells;
     bool all_have_memory = false;      ///< on every host
     std::vector<int> without_threads;  ///< the ranks that may not call MPI on any thread
 };
+
+/// Whether everything that a rank hears of others comes with a ring.
+bool rings_for_all(const Host& host) noexcept;
+/// How threads of this rank wait. Reads spin_us of the configuration.
+base::WaitSettings wait_settings_of(const Host& host, const base::Config& config);
 
 /// Ranks to send an abort notice to: those whose doorbell this rank cannot ring. After a death on
 /// this host its other ranks send notices too, so one rank of each other host is enough if all

@@ -13,7 +13,6 @@
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/process.hpp"
-#include "topology/machine.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/launcher.hpp"
 #include "wire/mpi/abort_notice.hpp"
@@ -78,7 +77,7 @@ private:
     std::size_t fragment_bytes(int peer, std::size_t bytes) const;
     void connect_host_ranks();
     int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
-    bool rings_for_all() const noexcept { return host_.hosts == 1 && host_.memory.has_value(); }
+    bool rings_for_all() const noexcept { return mpi::rings_for_all(host_); }
     void abort_host(const base::AbortCause& cause) noexcept;
     bool notify_others(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
@@ -141,17 +140,14 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     require_threads();
     connect_host_ranks();
     activity().running.write("init");
-    wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
-    // Every message then wakes its receiver, so looking without being woken is only a safety net.
-    if (host_.memory && host_.hosts == 1) {
-        wait_settings_.sleep_limit = std::chrono::milliseconds(10);
-        wait_settings_.long_sleep_limit = std::chrono::milliseconds(50);
-    } else {
-        wait_settings_.idle_limit = std::chrono::milliseconds(100);
-    }
-    if (config.spin_us) wait_settings_.spin = std::chrono::microseconds(*config.spin_us);
-    monitor_.emplace(mpi::watched_by(host_),
-                     [this](const Monitor::End& end) { return on_process_end(end); });
+    wait_settings_ = mpi::wait_settings_of(host_, config);
+    Monitor::Source source{-1, {}};
+    if (host_.remote_bells)
+        source = {host_.remote_bells->descriptor(),
+                  [this] { return host_.remote_bells->receive(doorbell()); }};
+    monitor_.emplace(
+        mpi::watched_by(host_), [this](const Monitor::End& end) { return on_process_end(end); },
+        LogLevel::warning, std::move(source));
 }
 
 MpiTransport::~MpiTransport() {
@@ -179,10 +175,9 @@ void MpiTransport::require_threads() {
 std::size_t MpiTransport::fragment_bytes(int peer, std::size_t bytes) const {
     constexpr auto long_round_trip = std::chrono::microseconds(20);
     constexpr auto sent_unasked = std::size_t{32} << 10, longest = std::size_t{1} << 20;
-    const auto& [rank, host_of, shares_cores, round_trip] = host_.topology;
-    const bool is_far =
-        host_of[static_cast<std::size_t>(peer)] != host_of[static_cast<std::size_t>(rank)];
-    const bool is_cut = is_far && round_trip > long_round_trip && bytes <= longest;
+    const auto& topology = host_.topology;
+    const bool is_cut =
+        topology.is_far(peer) && topology.round_trip > long_round_trip && bytes <= longest;
     return is_cut ? std::min(split_bytes_, sent_unasked) : split_bytes_;
 }
 
@@ -235,6 +230,7 @@ bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
         for (const int to : mpi::ranks_to_notify(host_, cause))
             all_sent &= notice.send(comm_, to, encode(abort_notice_tag));
     }
+    for (const int to : mpi::ranks_to_notify(host_, cause)) bells_.ring_anywhere(to);
     return notice.has_left_soon(mutex_, wait_settings_) && all_sent;
 } catch (const std::exception& error) {
     base::log(LogLevel::debug, "other ranks could not be told of the end of the job: {}",
@@ -324,7 +320,8 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     // A control message is one fragment, because its receiver polls for it.
     const auto longest = control ? max_control_bytes : fragment_bytes(to, bytes.size());
     const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, longest);
-    bells_.ring(to, base::audience_of(tag.context));
+    const auto audience = base::audience_of(tag.context);
+    control ? bells_.ring_anywhere(to, audience) : bells_.ring(to, audience);
     return ticket;
 }
 

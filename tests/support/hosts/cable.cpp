@@ -2,11 +2,12 @@
 // their TUN devices, with the rate and the delay of a cable from each host to a switch. In user
 // space, because not every kernel can delay packets (netem).
 //
-//     cable RATE DELAY FD...
+//     cable RATE DELAY LOSS PROTOCOL FD...
 //
 // RATE: bits per second of each cable and direction, 0 for no limit. DELAY: milliseconds from one
-// host to another. FD: the device of host 0, whose address ends with 1, then of host 1, and so on.
-// Ends with the standard input.
+// host to another. LOSS: percent of the packets, at random. PROTOCOL: the number in the IP header
+// of packets that a firewall drops, 17 for UDP, -1 for none. FD: the device of host 0, whose
+// address ends with 1, then of host 1, and so on. Ends with the standard input.
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <poll.h>
 #include <queue>
+#include <random>
 #include <span>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -39,8 +41,9 @@ struct Packet {
 
 class Network {
 public:
-    Network(double bits_per_second, Seconds delay, std::vector<int> devices)
-        : bits_per_second_(bits_per_second), delay_(delay) {
+    Network(double bits_per_second, Seconds delay, double loss, int refused,
+            const std::vector<int>& devices)
+        : bits_per_second_(bits_per_second), delay_(delay), loss_(loss), refused_(refused) {
         for (const int device : devices) {
             fcntl(device, F_SETFL, O_NONBLOCK);
             hosts_.push_back({.device = device});
@@ -96,11 +99,17 @@ private:
         return host < hosts_.size() ? std::optional(host) : std::nullopt;
     }
 
+    bool is_dropped(std::span<const std::byte> packet) {
+        constexpr std::size_t protocol = 9;
+        return std::to_integer<int>(packet[protocol]) == refused_ || loss_(random_);
+    }
+
     /// Drops what finds more in the queue than a cable sends in a tenth of a second.
     void send(Host& from, std::span<const std::byte> packet) {
         const auto to = receiver_of(packet);
+        if (!to || is_dropped(packet)) return;
         const auto now = Clock::now();
-        if (!to || std::max(from.up_free, hosts_[*to].down_free) > now + longest_queue) return;
+        if (std::max(from.up_free, hosts_[*to].down_free) > now + longest_queue) return;
         Seconds transfer{0};
         if (bits_per_second_ > 0)
             transfer = Seconds(8 * static_cast<double>(packet.size()) / bits_per_second_);
@@ -118,6 +127,9 @@ private:
 
     const double bits_per_second_;
     const Seconds delay_;
+    std::bernoulli_distribution loss_;
+    const int refused_;
+    std::minstd_rand random_;  ///< the same numbers in every run
     std::vector<Host> hosts_;
     std::priority_queue<Packet> packets_;
     unsigned number_ = 0;
@@ -128,9 +140,11 @@ private:
 
 int main(int count, char** arguments) {
     const std::span given(arguments, static_cast<std::size_t>(count));
-    if (given.size() < 4) return EXIT_FAILURE;
+    if (given.size() < 6) return EXIT_FAILURE;
     prctl(PR_SET_TIMERSLACK, 1);
     std::vector<int> devices;
-    for (const char* device : given.subspan(3)) devices.push_back(std::atoi(device));
-    Network(std::atof(given[1]), Seconds(std::atof(given[2]) / 1000), devices).run();
+    for (const char* device : given.subspan(5)) devices.push_back(std::atoi(device));
+    Network(std::atof(given[1]), Seconds(std::atof(given[2]) / 1000), std::atof(given[3]) / 100,
+            std::atoi(given[4]), devices)
+        .run();
 }

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs a command on ranks on several hosts.
 
-    hosts.py [--rate BITS] [--delay MS] CABLE MPIRUN RANKS COMMAND...
+    hosts.py [--rate BITS] [--delay MS] [--loss PERCENT] [--no-udp] [--count]
+             CABLE MPIRUN RANKS COMMAND...
 
 RANKS: how many on each host, "2,2". The hosts are network namespaces of this machine with names and
 a /dev/shm of their own, so that MPI finds several hosts, and no way but TCP from one to the other.
-CABLE (cable.cpp) moves their packets, with a rate in bits per second and a delay from host to host.
+CABLE (cable.cpp) moves their packets, with a rate in bits per second and a delay from host to host,
+and loses some, or all datagrams. With --count a line says at the end what each host has sent.
 
 Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with
 1 where it permits them and has not the tools. Open MPI's mpirun, whose agent (for rsh) it replaces.
@@ -13,6 +15,7 @@ Ends as the command does; with 77 and `SKIP: why` where this machine permits no 
 import argparse
 import ctypes
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -25,6 +28,7 @@ import tempfile
 from pathlib import Path
 
 SKIPPED = 77
+UDP = 17  # in an IP header
 NETWORK = "10.213.77."  # nobody else's: it is in the namespaces alone
 NEW_NETWORK, NEW_NAME, NEW_MOUNTS = 0x40000000, 0x04000000, 0x00020000  # of unshare and setns
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
@@ -92,11 +96,11 @@ def device_of(name):
 class Hosts:
     """They are there within a with statement."""
 
-    def __init__(self, ranks, cable, rate=0, delay=0):
+    def __init__(self, ranks, cable, rate=0, delay=0, loss=0, refused=-1):
         self.ranks = ranks
         self.names = [f"gz{os.getpid()}h{host}" for host in range(len(ranks))]
         self.addresses = [f"{NETWORK}{host + 1}" for host in range(len(ranks))]
-        self.command = [cable, str(rate), str(delay)]
+        self.command = [cable, *map(str, (rate, delay, loss, refused))]
         self.directory = tempfile.TemporaryDirectory()
         self.cable = None
 
@@ -136,6 +140,13 @@ class Hosts:
         for name in self.names if shutil.which("ip") else []:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
         self.directory.cleanup()
+
+    def sent(self):
+        """The packets and bytes that each host has sent."""
+        for name in self.names:
+            shown = require("ip", "-n", name, "-s", "-j", "link", "show", "dev", "cable")
+            counts = json.loads(shown)[0]["stats64"]["tx"]
+            yield counts["packets"], counts["bytes"]
 
     def write_agent(self):
         """What mpirun calls in the place of rsh: AGENT ADDRESS COMMAND..."""
@@ -177,6 +188,9 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--delay", type=float, default=0)
+    parser.add_argument("--loss", type=float, default=0)
+    parser.add_argument("--no-udp", dest="refused", action="store_const", const=UDP, default=-1)
+    parser.add_argument("--count", action="store_true")
     parser.add_argument("cable")
     parser.add_argument("mpirun")
     parser.add_argument("ranks")
@@ -188,8 +202,11 @@ def main():
             print("SKIP: the mpirun is not Open MPI's")
             return SKIPPED
         with Hosts([int(ranks) for ranks in given.ranks.split(",")], given.cable, given.rate,
-                   given.delay) as hosts:
-            return hosts.run(given.mpirun, given.command)
+                   given.delay, given.loss, given.refused) as hosts:
+            ended = hosts.run(given.mpirun, given.command)
+            for number, (packets, sent) in enumerate(hosts.sent() if given.count else []):
+                print(f"host {number} has sent {packets} packets, {sent} bytes")
+            return ended
     except Missing as why:
         return fail_or_skip(str(why))
 

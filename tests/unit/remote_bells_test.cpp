@@ -1,0 +1,121 @@
+#include "wire/remote_bells.hpp"
+
+#include <arpa/inet.h>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <poll.h>
+#include <sys/socket.h>
+#include <vector>
+
+#include "support/runner/catch.hpp"
+#include "wire/monitor.hpp"
+
+using namespace guozhuang;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto of_the_world = base::audience_of(0);
+
+bool has_mail(const wire::RemoteBells& bells, std::chrono::milliseconds limit = 20s) {
+    pollfd file{bells.descriptor(), POLLIN, 0};
+    return base::wait_for_files({&file, 1}, limit);
+}
+
+/// Ranks 0 and 1, each on a host of its own.
+struct TwoHosts {
+    explicit TwoHosts(bool strangers = false) {
+        std::vector<wire::Endpoint> endpoints{zero.endpoint(), one.endpoint()};
+        one.connect(1, endpoints);
+        if (strangers) endpoints[1].token[0] ^= 1;
+        zero.connect(0, endpoints);
+        bell.asleep(base::Sleepers::for_news) = 1;
+    }
+    wire::RemoteBells zero, one;
+    base::Doorbell bell;  ///< of rank 1, where a thread sleeps
+};
+
+}  // namespace
+
+TEST_CASE("a rank of another host is rung, and each knows from then on where the other is") {
+    TwoHosts two;
+    two.zero.ring(1, of_the_world);
+    REQUIRE(has_mail(two.one));
+    CHECK(two.one.receive(two.bell));
+    CHECK(two.bell.rings == 1);
+    CHECK(two.one.has_heard(0));
+    REQUIRE(has_mail(two.zero));
+    base::Doorbell of_zero;
+    CHECK_FALSE(two.zero.receive(of_zero));  // an answer rings nobody
+    CHECK(two.zero.has_heard(1));
+    while (two.one.receive(two.bell)) {
+    }
+    two.zero.ring(1, of_the_world);
+    REQUIRE(has_mail(two.one));
+    CHECK(two.one.receive(two.bell));
+    CHECK_FALSE(has_mail(two.one, 0ms));  // it goes to one address
+    CHECK_FALSE(has_mail(two.zero, 50ms));
+}
+
+TEST_CASE("nobody sleeps, or only for another set: a datagram wakes nobody") {
+    TwoHosts two;
+    two.bell.asleep(base::Sleepers::for_news) = 0;
+    two.zero.ring(1, of_the_world);
+    REQUIRE(has_mail(two.one));
+    CHECK_FALSE(two.one.receive(two.bell));
+    CHECK(two.bell.rings == 0);
+}
+
+TEST_CASE("strangers ring nobody: without the token, too short, of a rank that there is not") {
+    TwoHosts two(true);
+    two.zero.ring(1, of_the_world);
+    REQUIRE(has_mail(two.one));
+    CHECK_FALSE(two.one.receive(two.bell));
+    CHECK_FALSE(two.one.has_heard(0));
+
+    TwoHosts job;
+    const auto endpoint = job.one.endpoint();
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = endpoint.port;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    struct {
+        decltype(endpoint.token) token;
+        std::int32_t from = 0;
+        base::Audience audience = base::everybody;
+        std::uint32_t wants_answer = 1;
+    } rubbish{endpoint.token};
+    const wire::Socket stranger(wire::Socket::open(SOCK_DGRAM));
+    for (const int from : {-1, 2, 1 << 30, 0}) {
+        rubbish.from = from;
+        const auto bytes = from == 0 ? sizeof rubbish - 4 : sizeof rubbish;
+        REQUIRE(sendto(stranger.descriptor(), &rubbish, bytes, 0,
+                       reinterpret_cast<const sockaddr*>(&to), sizeof to) > 0);
+        REQUIRE(has_mail(job.one));
+        CHECK_FALSE(job.one.receive(job.bell));
+    }
+    CHECK(job.bell.rings == 0);
+    CHECK_FALSE(job.one.has_heard(0));
+}
+
+TEST_CASE("a monitor takes datagrams on its thread, seldom if nobody sleeps") {
+    TwoHosts two;
+    std::atomic<int> taken{0};
+    std::atomic<bool> sleeps{false};
+    const auto take = [&] {
+        two.one.receive(two.bell);
+        ++taken;  // no datagram is lost from now on
+        return sleeps.load();
+    };
+    const wire::Monitor monitor({}, [](const auto&) { return false; }, LogLevel::warning,
+                                {two.one.descriptor(), take});
+    const auto start = base::Clock::now();
+    while (taken < 10) two.zero.ring(1, of_the_world);
+    CHECK(base::Clock::now() - start >= 9ms);
+    sleeps = true;
+    const int before = taken;
+    two.zero.ring(1, of_the_world);
+    base::Doorbell nobody;
+    base::wait_until(nobody, {.spin = 1us}, [&] { return taken > before; });
+}
