@@ -1,5 +1,6 @@
 // gz-info: what this build of the library is, what it finds on this machine, and how it is
-// configured. Alone, or under mpirun: rank 0 prints.
+// configured; with --check, which host of the job differs from the others. Alone, or under mpirun:
+// rank 0 prints.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -11,6 +12,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "host_check.hpp"
 
 namespace gz = guozhuang;
 
@@ -35,14 +38,22 @@ int run(int argc, char** argv) {
     CLI::App app{
         "Prints build features, MPI, topology, devices (why they are unusable, or by which path "
         "their tensors go among the ranks, which is tried) and the effective configuration."};
-    bool json = false;
+    bool json = false, check = false;
     app.add_flag("--json", json, "Print one JSON object: section, key, value");
+    app.add_flag(
+        "--check", check,
+        "Instead, measure the link of each pair of hosts, compare hosts and ranks, and name "
+        "what is odd: exit code 1 if anything is");
     gz::Session session(&argc, &argv);
     int code = 0;
     try {
         app.parse(argc, argv);
-        gz::try_devices(&session);
-        if (session.rank() == 0) (json ? print_json : print_text)(gz::info(&session));
+        if (check) {
+            code = host_check::run(session, json);
+        } else {
+            gz::try_devices(&session);
+            if (session.rank() == 0) (json ? print_json : print_text)(gz::info(&session));
+        }
     } catch (const CLI::ParseError& stop) {
         std::ostringstream out, err;
         code = app.exit(stop, out, err) == 0 ? 0 : 2;
