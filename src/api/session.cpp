@@ -96,13 +96,13 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     }
     // The limit for the start is at least 30 s, even if operations have a shorter limit: launching
     // all ranks takes time.
-    const auto limit = config.stall_error.count() > 0
-                           ? std::max(config.stall_error, shortest_limit_of_start)
-                           : config.stall_error;
+    const auto limit = config.limits.stall_error.count() > 0
+                           ? std::max(config.limits.stall_error, shortest_limit_of_start)
+                           : config.limits.stall_error;
     // A user's communicator does not number its ranks as the launcher does.
     if (!options.mpi_communicator) wire::refuse_child_of_rank();
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
-    const wire::StartWatch watch(launched, {.warn = config.stall_warn, .limit = limit},
+    const wire::StartWatch watch(launched, {.warn = config.limits.stall_warn, .limit = limit},
                                  wire::abort_mpi);
     auto transport = wire::connect(mpi);
     const bool is_alone = transport->size() == 1;

@@ -70,17 +70,17 @@ std::string print_optional(const Config& config) {
     return config.*member ? std::to_string(*(config.*member)) : std::string(none);
 }
 
-template <std::chrono::milliseconds Config::*member>
+template <std::chrono::milliseconds Config::Limits::*member>
 bool parse_seconds(Config& config, std::string_view text) {
     constexpr double longest = 1e6;
     const auto seconds = parse_number<double>(text);
     if (text != "off" && !(seconds && *seconds >= 0.001 && *seconds <= longest)) return false;
-    config.*member = std::chrono::milliseconds(std::llround(seconds.value_or(0) * 1000));
+    config.limits.*member = std::chrono::milliseconds(std::llround(seconds.value_or(0) * 1000));
     return true;
 }
-template <std::chrono::milliseconds Config::*member>
+template <std::chrono::milliseconds Config::Limits::*member>
 std::string print_seconds(const Config& config) {
-    const auto value = config.*member;
+    const auto value = config.limits.*member;
     return value.count() == 0 ? "off"
                               : fmt::format("{:g}", static_cast<double>(value.count()) / 1000);
 }
@@ -186,6 +186,11 @@ constexpr ConfigVariable table[] = {
      "hosts.",
      parse_optional<&Config::simulated_host, real_host>,
      print_optional<&Config::simulated_host, real_host>},
+    {"GUOZHUANG_HOST_LIMIT_S", "s", "off, or 0.001 to 1000000", ConfigScope::may_differ,
+     "A host that has not answered for so long (it has lost power, or the network) counts as dead, "
+     "which ends the job. Its system answers, so ranks that are stopped or busy do not matter. "
+     "Whole seconds count.",
+     parse_seconds<&Config::Limits::silent_host>, print_seconds<&Config::Limits::silent_host>},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", ConfigScope::may_differ,
      "The least severe messages that are logged; `info` adds a line about the job when it begins, "
      "and one about "
@@ -235,12 +240,12 @@ constexpr ConfigVariable table[] = {
      "everything fails on all ranks with a report "
      "that names them. Options::timeout is the same for one operation. The start of a session is "
      "limited by it, too, to 30 s at least, and so is NCCL when it connects (else to 120 s).",
-     parse_seconds<&Config::stall_error>, print_seconds<&Config::stall_error>},
+     parse_seconds<&Config::Limits::stall_error>, print_seconds<&Config::Limits::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", ConfigScope::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation "
      "that does not come forward, who waits "
      "for whom, and what those are doing.",
-     parse_seconds<&Config::stall_warn>, print_seconds<&Config::stall_warn>},
+     parse_seconds<&Config::Limits::stall_warn>, print_seconds<&Config::Limits::stall_warn>},
     {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", ConfigScope::may_differ,
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank "
      "2. The directory is made if "

@@ -39,9 +39,11 @@ struct Config {
     std::string timeline;               ///< directory; empty: none
     std::optional<int> simulated_host;  ///< empty: the real one
     bool exit_on_death = true;
-    std::chrono::milliseconds stall_warn{10'000};  ///< 0: never
-    std::chrono::milliseconds stall_error{0};      ///< 0: never
-    std::optional<Fault> fault;                    ///< to inject, for tests
+    /// How long something may last; 0: for ever.
+    struct Limits {
+        std::chrono::milliseconds stall_warn{10'000}, stall_error{0}, silent_host{10'000};
+    } limits;
+    std::optional<Fault> fault;  ///< to inject, for tests
 };
 
 /// Who decides when ranks are configured differently.

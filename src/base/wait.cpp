@@ -213,6 +213,7 @@ void WaitLoop::pause(std::chrono::microseconds longest) {
     // the spin starts again.
     const auto now = Clock::now();
     if (next_sleep_ == settings_.sleep_first) asleep_since_ = now;
+    longest = std::min(longest, std::chrono::microseconds(bell_.longest_sleep_us));
     if (fall_asleep(settings_.audience, now + std::min(next_sleep_, longest))) return start_anew();
     const auto share = std::chrono::duration_cast<std::chrono::microseconds>(
         (now - asleep_since_) / long_wait_for_each_sleep);

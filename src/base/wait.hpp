@@ -32,6 +32,8 @@ struct alignas(128) Doorbell {
 
     std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
     SpinBackoff backoff;                  ///< of the waits at this bell
+    /// Bounds each sleep of a wait for news, while some may come without a ring.
+    std::atomic<std::uint32_t> longest_sleep_us{~std::uint32_t{0}};
 
     /// How many threads sleep in each way, or will after their next look.
     alignas(128) std::array<std::atomic<std::uint32_t>, 3> counts{};

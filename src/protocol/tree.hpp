@@ -11,7 +11,8 @@ namespace guozhuang::protocol {
 /// The tree along which readiness goes up and the log comes down. The ranks of each host form a
 /// tree below the first of them, and these first ranks form another, so that each host but the
 /// root's sends one message up and receives one down. Rank 0 is the root. In either tree the
-/// children of number n are those with the numbers degree*n + 1 .. degree*n + degree.
+/// children of number n are those with the numbers degree*n + 1 .. degree*n + degree, so no rank
+/// has more than twice `degree`.
 class Tree {
 public:
     /// `host_of`: the host of each rank; empty: all are on one.

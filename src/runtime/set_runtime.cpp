@@ -65,7 +65,8 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
         .mail = mail_,
         .negotiator = negotiator_options(resources_->config, group_ranks_,
                                          group_with({id_.context, wire::Lane::host_data})),
-        .stalls = {.warn = resources_->config.stall_warn, .error = resources_->config.stall_error},
+        .stalls = {.warn = resources_->config.limits.stall_warn,
+                   .error = resources_->config.limits.stall_error},
         .provider = this});
     auto group = group_with({id_.context, wire::Lane::host_data});
     group.pump = engine_.get();  // bundles of host tensors run on the thread that drives it
@@ -120,7 +121,8 @@ std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(
             .group = group,
             .order = resources_->launch_order,
             .nccl = config.nccl,
-            .connect_limit = config.stall_error > 0ms ? config.stall_error : usual_connect_limit,
+            .connect_limit =
+                config.limits.stall_error > 0ms ? config.limits.stall_error : usual_connect_limit,
             .arena_bytes = config.device_bytes,
             .make_host_backend = [this](const wire::Group& among) { return host_backend(among); },
             .driving = *host_backend_,

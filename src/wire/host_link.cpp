@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <guozhuang/error.hpp>
 #include <netinet/tcp.h>
+#include <optional>
 #include <poll.h>
 #include <span>
 #include <sys/socket.h>
@@ -19,7 +21,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto time_for_an_address = 500ms;
-constexpr char closed = '\0';
+/// Strangers that are silent; if there are more, the oldest go.
+constexpr std::size_t most_callers = 64;
+constexpr char closed = '\0', accepted = '\6';
 
 std::chrono::milliseconds time_until(base::Deadline deadline) noexcept {
     return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - base::Clock::now()),
@@ -36,24 +40,23 @@ bool send_all(int descriptor, std::span<const char> bytes) noexcept {
            static_cast<ssize_t>(bytes.size());
 }
 
-/// Whether the other end has sent the token, which arrives at once: it fits into any TCP segment.
-bool shows_token(int descriptor, const Endpoint& endpoint) noexcept {
-    decltype(endpoint.token) shown{};
-    return ::recv(descriptor, shown.data(), sizeof shown, MSG_DONTWAIT) ==
-               static_cast<ssize_t>(sizeof shown) &&
-           shown == endpoint.token;
+/// The first bytes of the side that connects, as they lie in memory. They arrive at once: they fit
+/// into any TCP segment.
+struct Greeting {
+    decltype(Endpoint::token) token{};
+    std::int32_t rank = 0;
+};
+
+/// The rank that has connected; empty: it is a stranger.
+std::optional<int> caller_of(int descriptor, const Endpoint& endpoint) noexcept {
+    Greeting greeting;
+    const auto count = ::recv(descriptor, &greeting, sizeof greeting, MSG_DONTWAIT);
+    if (count != sizeof greeting || greeting.token != endpoint.token) return {};
+    return greeting.rank;
 }
 
-/// Makes bytes leave at once, and a silent host noticed after 30 s + 6 x 10 s.
-void set_options(int descriptor) noexcept {
-    const auto set = [descriptor](int level, int option, int value) {
-        setsockopt(descriptor, level, option, &value, sizeof value);
-    };
-    set(IPPROTO_TCP, TCP_NODELAY, 1);
-    set(SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
-    set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
-    set(IPPROTO_TCP, TCP_KEEPCNT, 6);
+bool set_option(int descriptor, int level, int option, int value) noexcept {
+    return setsockopt(descriptor, level, option, &value, sizeof value) == 0;
 }
 
 bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline deadline) noexcept {
@@ -72,20 +75,22 @@ bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline dea
 }  // namespace
 
 HostLink::HostLink(std::unique_ptr<Socket> socket) noexcept : socket_(std::move(socket)) {
-    set_options(descriptor());
+    set_option(descriptor(), IPPROTO_TCP, TCP_NODELAY, 1);
+    send_all(descriptor(), {&accepted, 1});
 }
 
-HostLink::HostLink(const Endpoint& endpoint, base::Deadline deadline) {
+HostLink::HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline) {
     if (endpoint.port == 0) throw Error(ErrorCode::unavailable, "it does not listen");
     for (const auto address : endpoint.addresses) {
         if (address.s_addr == INADDR_ANY) continue;
         auto socket = std::make_unique<Socket>(Socket::open(SOCK_STREAM));
         const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
         if (!connect(socket->descriptor(), address, endpoint.port, limit)) continue;
-        set_options(socket->descriptor());
-        const std::span token(reinterpret_cast<const char*>(endpoint.token.data()),
-                              sizeof endpoint.token);
-        if (!send_all(socket->descriptor(), token)) continue;
+        set_option(socket->descriptor(), IPPROTO_TCP, TCP_NODELAY, 1);
+        const Greeting greeting{.token = endpoint.token, .rank = rank};
+        if (!send_all(socket->descriptor(),
+                      {reinterpret_cast<const char*>(&greeting), sizeof greeting}))
+            continue;
         socket_ = std::move(socket);
         return;
     }
@@ -94,6 +99,28 @@ HostLink::HostLink(const Endpoint& endpoint, base::Deadline deadline) {
 
 HostLink::~HostLink() {
     if (!is_closed_) base::keep_for_ever(std::move(socket_));
+}
+
+bool HostLink::is_accepted(base::Deadline deadline) noexcept {
+    char answer = closed;
+    return becomes_ready(descriptor(), POLLIN, deadline) &&
+           ::recv(descriptor(), &answer, 1, MSG_DONTWAIT) == 1 && answer == accepted;
+}
+
+/// Asks after half of the limit, then ten times in the other half.
+void HostLink::limit_silence(std::chrono::milliseconds limit) noexcept {
+    if (limit.count() == 0) return;
+    constexpr auto longest = 30'000s;  // of the option for the first question
+    const auto seconds = static_cast<int>(
+        std::min<std::chrono::seconds>(std::chrono::ceil<std::chrono::seconds>(limit), longest)
+            .count());
+    const int interval = std::max(1, seconds / 20);
+    const int descriptor = this->descriptor();
+    set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, std::max(1, seconds / 2 / interval));
+    set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
 void HostLink::say(std::string_view reason) noexcept {
@@ -126,24 +153,25 @@ HostListener::HostListener() : socket_(Socket::open(SOCK_STREAM)), endpoint_(soc
     if (::listen(socket_.descriptor(), SOMAXCONN) != 0) throw_unavailable("listen", errno);
 }
 
-std::shared_ptr<HostLink> HostListener::accept(base::Deadline deadline) {
-    std::vector<std::unique_ptr<Socket>> callers;  // they have sent nothing yet
-    std::vector<pollfd> files{{socket_.descriptor(), POLLIN, 0}};
-    while (base::wait_for_files(files, time_until(deadline))) {
-        for (std::size_t i = callers.size(); i-- > 0;) {
+std::pair<int, std::shared_ptr<HostLink>> HostListener::accept(base::Deadline deadline) {
+    while (base::Clock::now() < deadline) {
+        std::vector<pollfd> files{{socket_.descriptor(), POLLIN, 0}};
+        for (const auto& caller : callers_) files.push_back({caller->descriptor(), POLLIN, 0});
+        if (!base::wait_for_files(files, time_until(deadline))) break;
+        for (std::size_t i = callers_.size(); i-- > 0;) {
             if (files[i + 1].revents == 0) continue;
-            if (shows_token(callers[i]->descriptor(), endpoint_))
-                return std::make_shared<HostLink>(std::move(callers[i]));
-            callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(i));
-            files.erase(files.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+            auto caller = std::move(callers_[i]);
+            callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
+            if (const auto rank = caller_of(caller->descriptor(), endpoint_))
+                return {*rank, std::make_shared<HostLink>(std::move(caller))};
         }
         if (files.front().revents == 0) continue;
+        if (callers_.size() == most_callers) callers_.erase(callers_.begin());
         const int descriptor =
             accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (descriptor < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
             continue;
-        callers.push_back(std::make_unique<Socket>(descriptor));
-        files.push_back({descriptor, POLLIN, 0});
+        callers_.push_back(std::make_unique<Socket>(descriptor));
     }
     throw Error(ErrorCode::unavailable, "it has not connected in time");
 }

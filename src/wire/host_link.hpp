@@ -2,9 +2,12 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/wait.hpp"
 #include "trace/activity.hpp"
@@ -15,18 +18,25 @@ namespace guozhuang::wire {
 /// A TCP connection to a process of another host. The kernel ends it when that process ends, in
 /// whatever way, so it reveals a death that nobody on that host is left to report. Only two
 /// messages go through it: why a process quits, and that it has closed its session. If the host is
-/// cut off or loses power, the link ends after a minute and a half (keep-alive).
+/// cut off or loses power, the link ends after a while (keep-alive). A process that is stopped
+/// keeps it, since its kernel answers.
 class HostLink {
 public:
-    /// Tries each address in turn. The other end need not have accepted yet, and may be the wrong
-    /// process: the caller must check that by other means. Throws Error(unavailable).
-    HostLink(const Endpoint& endpoint, base::Deadline deadline);
+    /// For the rank that calls it. Tries each address in turn; the kernel there connects before its
+    /// process has accepted. Throws Error(unavailable).
+    HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline);
     /// A connection that a HostListener has accepted.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
     /// If close() was not called, the socket stays open until the process ends.
     ~HostLink();
     HostLink(const HostLink&) = delete;
     HostLink& operator=(const HostLink&) = delete;
+
+    /// On the side that has connected: whether the other one accepts in time.
+    bool is_accepted(base::Deadline deadline) noexcept;
+    /// After this time without an answer from the other host the link ends; 0: never. Until then,
+    /// and if the system does not know the option, that is up to the system.
+    void limit_silence(std::chrono::milliseconds limit) noexcept;
 
     // Any thread:
     /// Readable when has_ended() should be called.
@@ -62,13 +72,14 @@ public:
     /// Listens on all IPv4 addresses of this host. Throws Error(unavailable).
     HostListener();
     const Endpoint& endpoint() const noexcept { return endpoint_; }
-    /// Returns the first connection that sends the token, whoever else connects and is silent.
-    /// Throws Error(unavailable).
-    std::shared_ptr<HostLink> accept(base::Deadline deadline);
+    /// Returns the next rank that connects and sends the token, and its link, whoever else connects
+    /// and is silent. Throws Error(unavailable).
+    std::pair<int, std::shared_ptr<HostLink>> accept(base::Deadline deadline);
 
 private:
     Socket socket_;
     Endpoint endpoint_;
+    std::vector<std::unique_ptr<Socket>> callers_;  ///< they have sent nothing yet
 };
 
 }  // namespace guozhuang::wire

@@ -1,8 +1,11 @@
 #include "wire/remote_bells.hpp"
 
 #include <cerrno>
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <utility>
+
+#include "base/log.hpp"
 
 namespace guozhuang::wire {
 
@@ -35,6 +38,15 @@ void RemoteBells::ring(int rank, base::Audience audience) noexcept {
         if (address.s_addr != INADDR_ANY) send(rank, audience, true, address);
 }
 
+void RemoteBells::count_message() noexcept {
+    constexpr std::uint32_t surely_silent = 100;  // even if the monitor has been late a few times
+    if (++unannounced_ == surely_silent)
+        base::log_info(
+            fmt::format("rank {}: the datagrams (UDP) of other hosts do not arrive: while "
+                        "it waits for them, it looks once a millisecond",
+                        rank_));
+}
+
 bool RemoteBells::receive(base::Doorbell& bell) noexcept {
     constexpr int most_at_once = 256;  // a stranger may send without end
     base::Audience audience = 0;
@@ -52,6 +64,7 @@ bool RemoteBells::receive(base::Doorbell& bell) noexcept {
         audience |= datagram.audience;
         if (datagram.wants_answer != 0) send(datagram.from, 0, false, from.sin_addr);
     }
+    if (audience != 0) unannounced_ = 0;
     if (audience == 0 || bell.asleep(base::Sleepers::for_news) == 0) return false;
     base::nudge(bell, audience);
     return true;

@@ -11,7 +11,8 @@
 namespace guozhuang::wire {
 
 /// The doorbells of ranks on other hosts: a thread there that sleeps for news of MPI is woken by a
-/// datagram. A datagram may get lost, so the thread also looks without being woken, at intervals.
+/// datagram. A datagram may get lost, so the thread also looks without being woken, at intervals:
+/// shorter ones once messages come that no datagram has announced.
 ///
 /// A host has several addresses, and not all can be reached from everywhere. So a rank that has not
 /// been heard yet is rung at all of them, and answers; where it answers from, it is rung from then
@@ -29,6 +30,11 @@ public:
     void ring(int rank, base::Audience audience) noexcept;
     /// Whether this rank has ever heard that one. Any thread.
     bool has_heard(int rank) const noexcept { return address_of(rank) != INADDR_ANY; }
+
+    /// Call it for each message of another host that a ring should announce.
+    void count_message() noexcept;
+    /// Whether so many have come in a row without one that this rank must not rely on rings.
+    bool are_silent() const noexcept { return unannounced_ >= most_unannounced; }
 
     // One thread at a time:
     /// Readable when receive() should be called.
@@ -50,8 +56,11 @@ private:
     }
     void send(int rank, base::Audience audience, bool wants_answer, in_addr address) noexcept;
 
+    static constexpr std::uint32_t most_unannounced = 3;
+
     const Socket socket_;
     const Endpoint endpoint_;
+    std::atomic<std::uint32_t> unannounced_{0};  ///< messages since the last ring
     int rank_ = 0;
     std::vector<Endpoint> endpoints_;                ///< of all ranks
     std::vector<std::atomic<in_addr_t>> addresses_;  ///< from which they have been heard

@@ -398,10 +398,25 @@ def hosts():
             *got_errors(job, 3),
             *lingering,
         ])
+    behind_a_stopped_rank(**placed)
     disturb_each(*(
         {"FAILPOINT": f"{point}@{1 + i % 2}:9=stop:300", **placed}
         for i, point in enumerate(middle)
     ))
+
+
+def behind_a_stopped_rank(**placed):
+    """Rank 3 dies while rank 2, the only other one of its host, is stopped: the other host hears
+    of it at once, not when rank 2 goes on."""
+    counts["faults injected"] += 1
+    job = Job("late_exit", FAILPOINT="submit@2:2=stop:6000", **placed)
+    in_order = [error["rank"] for error in job.errors]
+    judge(job, [
+        *errors_name(job, 3, r"rank 3 .*died", "rank_died"),
+        *got_errors(job, 3),
+        *([] if sorted(in_order[:2]) == [0, 1] else
+          [("unnamed culprits", f"ranks {in_order} heard of it, in this order")]),
+    ])
 
 
 def lone_hosts():

@@ -351,6 +351,13 @@ const std::map<std::string, Scene> scenes = {
      }},
     {"crash", [](gz::Session& session) { return ends(session, [] { std::abort(); }); }},
     {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
+    {"late_exit",
+     [](gz::Session& session) {
+         return ends(session, [] {
+             std::this_thread::sleep_for(1s);
+             _exit(5);
+         });
+     }},
     {"exit", [](gz::Session& session) { return ends(session, [] { std::exit(0); }); }},
     {"exit_from_a_thread", [](gz::Session& session) { return ends(session, exit_from_a_thread); }},
     {"exit_failing", [](gz::Session& session) { return ends(session, [] { std::exit(3); }); }},

@@ -85,7 +85,7 @@ TEST_CASE("numbers are read and printed alike whatever the locale") {
     const Environment seconds("GUOZHUANG_STALL_WARN_S", "1234.5"),
         bytes("GUOZHUANG_FUSION_BYTES", "123456");
     const auto config = base::read_config();
-    CHECK(config.stall_warn == std::chrono::milliseconds(1'234'500));
+    CHECK(config.limits.stall_warn == std::chrono::milliseconds(1'234'500));
     for (const auto& row : base::config_table()) {
         if (row.name == "GUOZHUANG_STALL_WARN_S") CHECK(row.print(config) == "1234.5");
         if (row.name == "GUOZHUANG_FUSION_BYTES") CHECK(row.print(config) == "123456");

@@ -35,10 +35,10 @@ TEST_CASE("what rank 0 decides holds for all, and it says so") {
     of_rank0.algorithm = Algorithm::direct;
     of_rank0.reproducible = true;
     of_rank0.log_level = LogLevel::info;
-    of_rank0.stall_warn = 0ms;
-    of_rank0.stall_error = 1500ms;
+    of_rank0.limits.stall_warn = 0ms;
+    of_rank0.limits.stall_error = 1500ms;
     of_rank1.log_level = LogLevel::error;
-    of_rank1.stall_error = 7ms;
+    of_rank1.limits.stall_error = 7ms;
     const auto [first, second] = agreed(of_rank0, of_rank1);
     for (const auto& row : base::config_table()) {
         INFO(row.name);

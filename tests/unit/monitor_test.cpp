@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <csignal>
 #include <fstream>
+#include <netinet/tcp.h>
 #include <optional>
 #include <spawn.h>
 #include <string>
@@ -223,8 +224,9 @@ namespace {
 struct Linked {
     wire::HostListener listener;
     std::shared_ptr<wire::HostLink> here =
-        std::make_shared<wire::HostLink>(listener.endpoint(), base::deadline_after(20s));
-    std::shared_ptr<wire::HostLink> there = listener.accept(base::deadline_after(20s));
+        std::make_shared<wire::HostLink>(listener.endpoint(), 3, base::deadline_after(20s));
+    std::shared_ptr<wire::HostLink> there = listener.accept(base::deadline_after(20s)).second;
+    bool is_accepted = here->is_accepted(base::deadline_after(20s));
     std::atomic<int> ends{0};
     std::optional<Monitor> monitor{
         std::in_place,
@@ -259,6 +261,7 @@ TEST_CASE(
         GENERATE(as<std::string>{}, "", "no such file", std::string(5000, 'x'));
     CAPTURE(reason);
     Linked linked;
+    REQUIRE(linked.is_accepted);
     linked.there->say(reason);
     base::wait_for_files({}, 50ms);
     CHECK(linked.ends == 0);  // whoever quits may stay for a while
@@ -267,6 +270,29 @@ TEST_CASE(
     linked.monitor.reset();
     CHECK(linked.here->reason() == reason.substr(0, trace::Note::capacity));
     CHECK_FALSE(linked.here->was_closed());
+}
+
+TEST_CASE("a link knows who has connected, and whether the other side has accepted") {
+    wire::HostListener listener;
+    wire::HostLink here(listener.endpoint(), 3, base::deadline_after(20s));
+    CHECK_FALSE(here.is_accepted(base::deadline_after(10ms)));
+    const auto [rank, there] = listener.accept(base::deadline_after(20s));
+    CHECK(rank == 3);
+    CHECK(here.is_accepted(base::deadline_after(20s)));
+    for (auto* const end : {&here, there.get()}) {
+        for (const auto limit : {1ms, 1'000'000'000ms, 10'000ms}) {
+            end->limit_silence(limit);
+            int seconds = 0, milliseconds = 0;
+            socklen_t size = sizeof seconds;
+            const int descriptor = end->descriptor();
+            REQUIRE(getsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, &size) == 0);
+            REQUIRE(getsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &size) ==
+                    0);
+            CHECK(seconds == (limit == 1ms ? 1 : limit == 10'000ms ? 5 : 15'000));
+            CHECK(milliseconds == (limit == 1ms ? 1000 : limit == 10'000ms ? 10'000 : 30'000'000));
+        }
+        end->close();
+    }
 }
 
 TEST_CASE("a link that has been closed may end") {
@@ -284,8 +310,8 @@ TEST_CASE("a link that has been closed may end") {
 
 TEST_CASE("a link that has not been closed stays open to the end of the process") {
     wire::HostListener listener;
-    auto here = std::make_shared<wire::HostLink>(listener.endpoint(), base::deadline_after(20s));
-    const auto there = listener.accept(base::deadline_after(20s));
+    auto here = std::make_shared<wire::HostLink>(listener.endpoint(), 3, base::deadline_after(20s));
+    const auto there = listener.accept(base::deadline_after(20s)).second;
     const bool closes = GENERATE(false, true);
     if (closes) here->close();
     here.reset();
@@ -299,9 +325,9 @@ TEST_CASE("a listener passes over strangers, and over those who have gone again"
     wire::HostListener listener;
     auto stranger = listener.endpoint();
     stranger.token.front() ^= 1;
-    wire::HostLink(stranger, base::deadline_after(20s)).close();
-    wire::HostLink here(listener.endpoint(), base::deadline_after(20s));
-    const auto there = listener.accept(base::deadline_after(20s));
+    wire::HostLink(stranger, 3, base::deadline_after(20s)).close();
+    wire::HostLink here(listener.endpoint(), 3, base::deadline_after(20s));
+    const auto there = listener.accept(base::deadline_after(20s)).second;
     here.close();
     CHECK(comes_true([&] { return there->has_ended() || there->was_closed(); }));
     there->close();
@@ -319,8 +345,8 @@ TEST_CASE("strangers that connect and are silent do not delay a listener") {
         const auto* const to = reinterpret_cast<const sockaddr*>(&name);
         ::connect(strangers.back()->descriptor(), to, sizeof name);  // goes on by itself
     }
-    wire::HostLink here(listener.endpoint(), base::deadline_after(20s));
-    const auto there = listener.accept(base::deadline_after(20s));
+    wire::HostLink here(listener.endpoint(), 3, base::deadline_after(20s));
+    const auto there = listener.accept(base::deadline_after(20s)).second;
     here.close();
     CHECK(comes_true([&] { return there->has_ended() || there->was_closed(); }));
     there->close();
@@ -328,12 +354,12 @@ TEST_CASE("strangers that connect and are silent do not delay a listener") {
 
 TEST_CASE("nobody at the other end: a link says so in time") {
     wire::Endpoint endpoint;
-    CHECK_THROWS_WITH(wire::HostLink(endpoint, base::deadline_after(20s)), "it does not listen");
+    CHECK_THROWS_WITH(wire::HostLink(endpoint, 3, base::deadline_after(20s)), "it does not listen");
     {
         const wire::HostListener listener;
         endpoint = listener.endpoint();
     }
-    CHECK_THROWS_WITH(wire::HostLink(endpoint, base::deadline_after(20s)),
+    CHECK_THROWS_WITH(wire::HostLink(endpoint, 3, base::deadline_after(20s)),
                       "none of its addresses can be reached");
     wire::HostListener waits;
     CHECK_THROWS_AS(waits.accept(base::deadline_after(10ms)), Error);
@@ -342,7 +368,7 @@ TEST_CASE("nobody at the other end: a link says so in time") {
 
 TEST_CASE("no descriptor is left: neither end of a link waits for one") {
     wire::HostListener listener;
-    wire::HostLink here(listener.endpoint(), base::deadline_after(20s));
+    wire::HostLink here(listener.endpoint(), 3, base::deadline_after(20s));
     here.close();
     {
         const NoFiles none;
@@ -350,5 +376,5 @@ TEST_CASE("no descriptor is left: neither end of a link waits for one") {
         CHECK_THROWS_WITH(listener.accept(base::deadline_after(20s)),
                           Catch::Contains("Too many open files"));
     }
-    listener.accept(base::deadline_after(20s))->close();
+    listener.accept(base::deadline_after(20s)).second->close();
 }

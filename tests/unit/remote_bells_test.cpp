@@ -58,7 +58,25 @@ TEST_CASE("a rank of another host is rung, and each knows from then on where the
     CHECK_FALSE(has_mail(two.zero, 50ms));
 }
 
-TEST_CASE("nobody sleeps, or only for another set: a datagram wakes nobody") {
+TEST_CASE("messages that no datagram announces show that they do not arrive") {
+    TwoHosts two;
+    const auto message = [&] { two.one.count_message(); };
+    message();
+    message();
+    CHECK_FALSE(two.one.are_silent());
+    message();
+    CHECK(two.one.are_silent());
+    two.zero.ring(1, 0);  // an answer, or another one that rings nobody
+    REQUIRE(has_mail(two.one));
+    two.one.receive(two.bell);
+    CHECK(two.one.are_silent());
+    two.zero.ring(1, of_the_world);
+    REQUIRE(has_mail(two.one));
+    two.one.receive(two.bell);
+    CHECK_FALSE(two.one.are_silent());
+}
+
+TEST_CASE("nobody sleeps: a datagram wakes nobody") {
     TwoHosts two;
     two.bell.asleep(base::Sleepers::for_news) = 0;
     two.zero.ring(1, of_the_world);

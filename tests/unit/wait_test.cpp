@@ -284,6 +284,20 @@ TEST_CASE("a wait that makes progress all the time still ends by abort and at it
     other.join();
 }
 
+TEST_CASE("a bell bounds the sleeps at it while news may come without a ring") {
+    Doorbell bell;
+    bell.longest_sleep_us = 1000;
+    std::atomic<bool> news{false};
+    std::thread other([&] {
+        wait_for_files({}, 20ms);
+        news = true;  // and does not ring
+    });
+    const WaitSettings settings{.spin = 0us, .sleep_first = 1h, .sleep_limit = 1h};
+    wait_until(bell, settings, [&] { return news.load(); });
+    other.join();
+    CHECK(news);
+}
+
 TEST_CASE("an idle thread wakes for local news") {
     Doorbell bell;
     std::atomic<bool> news{false};

@@ -20,6 +20,9 @@ public:
     /// The same, but looks only every few milliseconds.
     std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag);
 
+    /// Whether a message has been matched and may still be arriving.
+    bool is_receiving() const noexcept { return !incoming_.empty(); }
+
     /// Receives messages that nobody will poll for, since the ranks' last messages may cross.
     /// Otherwise MPI would leak their memory with the communicator.
     void take_the_rest(MPI_Comm communicator);

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <map>
-#include <poll.h>
 #include <utility>
 
 #include "base/error_text.hpp"
@@ -24,7 +23,6 @@ namespace guozhuang::wire::mpi {
 namespace {
 
 constexpr auto time_to_link = std::chrono::seconds(5);
-constexpr auto time_to_ring = std::chrono::seconds(1);
 
 /// Gathers a value from each rank of the communicator, by rank, as plain bytes.
 template <class T>
@@ -76,12 +74,11 @@ auto attempt(Make&& make) -> device::OrReason<decltype(make())> {
     }
 }
 
-/// The first rank of a host sends this to the first ranks of the hosts before and after it, as
-/// plain bytes.
+/// Each rank sends this to all others, as plain bytes.
 struct Introduction {
     base::ProcessId process = {};
-    std::array<char, 256> host{};
-    Endpoint endpoint = {};
+    std::array<char, 65> host{};  ///< as long as Linux permits
+    Endpoint links = {}, bells = {};
 };
 
 /// Sends to one rank and receives from another, which both do the same.
@@ -137,47 +134,21 @@ std::chrono::nanoseconds measure_round_trip(MPI_Comm world, const Host& host) {
     return round_trip;
 }
 
-/// Makes a ring of links between the first ranks of the hosts, so that somebody can report a host
-/// whose ranks all die. Returns the links before and after this rank, if it is a first rank.
-std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, const Host& host) {
-    if (host.hosts == 1 || host.local_rank != 0) return {};
-    const auto [before, after] = neighbours_of(host);
-    const auto listener = attempt([] { return std::make_unique<HostListener>(); });
-    Introduction mine{.process = base::this_process()};
-    base::host_name().copy(mine.host.data(), mine.host.size() - 1);
-    if (listener.value) mine.endpoint = listener.value->endpoint();
-    const auto next = exchange(world, mine, before, after),
-               previous = exchange(world, mine, after, before);
-    // The kernel connects to a listening process, so the two ends need not be there at the same
-    // time; nor does a connection mean that the right process is there.
-    auto onward = attempt([&] {
-        return std::make_shared<HostLink>(next.endpoint, base::deadline_after(time_to_link));
-    });
-    device::OrReason<std::shared_ptr<HostLink>> back;
-    if (exchange(world, onward.value != nullptr, after, before))
-        back = attempt([&] {
-            if (!listener.value) throw Error(ErrorCode::unavailable, listener.reason);
-            return listener.value->accept(base::deadline_after(time_to_link));
-        });
-    const bool is_accepted = exchange(world, back.value != nullptr, before, after);
-    if (onward.value && !is_accepted) {
-        onward.value->close();
-        onward = {nullptr, "it has not answered"};
-    }
-    if (!listener.value)
-        base::log_warning(fmt::format("rank {} (host {}) cannot connect with this one: {}", before,
-                                      previous.host.data(), listener.reason));
-    if (!onward.value) {
-        base::log_warning(
-            fmt::format("no TCP connection with rank {} (host {}): {}; should all ranks of a host "
-                        "die at once, the others "
-                        "may not notice (GUOZHUANG_STALL_ERROR_S limits how long they wait)",
-                        after, next.host.data(), onward.reason));
-    }
-    std::vector<Monitor::WatchedProcess> linked;
-    if (back.value) linked.push_back({before, previous.process, previous.host.data(), back.value});
-    if (onward.value) linked.push_back({after, next.process, next.host.data(), onward.value});
-    return linked;
+/// The ranks of the next host (step 1) or the one before (-1) that this rank is linked with. Every
+/// rank of two neighbouring hosts has a link across: those with the same local rank, where the host
+/// with fewer ranks counts around.
+std::vector<int> partners_of(const Host& host, int step) {
+    const auto& host_of = host.topology.host_of;
+    const int here = host_of[static_cast<std::size_t>(host.topology.rank)];
+    std::vector<int> there;
+    for (int rank = 0; rank < host.topology.size(); ++rank)
+        if (host_of[static_cast<std::size_t>(rank)] == (here + step + host.hosts) % host.hosts)
+            there.push_back(rank);
+    std::vector<int> partners;
+    for (auto number = static_cast<std::size_t>(host.local_rank);
+         number < std::max(host.ranks.size(), there.size()); number += host.ranks.size())
+        partners.push_back(there[number % there.size()]);
+    return partners;
 }
 
 /// The ranks on which the condition does not hold.
@@ -189,41 +160,78 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
     return ranks;
 }
 
-/// Returns what is wrong with them; empty: both ranks have been heard.
-std::string try_bells(RemoteBells& bells, std::pair<int, int> ranks) {
-    const auto [before, after] = ranks;
-    for (int each = 0; each < 3; ++each) {  // some may get lost
-        bells.ring(before, 0);
-        bells.ring(after, 0);
+/// Accepts a link from each of these ranks. Returns why some are missing; empty: none is.
+template <class Add>
+std::string accept_links(device::OrReason<std::unique_ptr<HostListener>>& listener,
+                         std::vector<int> callers, base::Deadline deadline, const Add& add) {
+    try {
+        while (listener.value && !callers.empty()) {
+            auto [rank, link] = listener.value->accept(deadline);
+            if (std::erase(callers, rank) != 0) add(rank, std::move(link));
+        }
+    } catch (const std::exception& error) {
+        return error.what();
     }
-    base::Doorbell nobody;
-    pollfd file{bells.descriptor(), POLLIN, 0};
-    for (const auto deadline = base::deadline_after(time_to_ring);
-         !bells.has_heard(before) || !bells.has_heard(after); bells.receive(nobody))
-        if (!base::wait_for_files({&file, 1}, time_to_ring) || base::Clock::now() > deadline)
-            return fmt::format("no datagram (UDP) has come from rank {}",
-                               bells.has_heard(before) ? after : before);
-    return {};
+    return listener.reason;
 }
 
-/// All ranks have them, or none has, since a rank that others cannot ring must look for messages
-/// more often. The first rank of each host tries them with those of the hosts before and after it.
-std::unique_ptr<RemoteBells> connect_bells(MPI_Comm world, const Host& host) {
-    if (host.hosts == 1) return nullptr;
-    auto bells = attempt([] { return std::make_unique<RemoteBells>(); });
-    auto endpoints = gather(world, bells.value ? bells.value->endpoint() : Endpoint());
-    auto silence = bells.reason;
-    if (bells.value) {
-        bells.value->connect(host.topology.rank, std::move(endpoints));
-        if (host.local_rank == 0) silence = try_bells(*bells.value, neighbours_of(host));
+/// Links this rank with ranks of the hosts before and after, so that somebody hears of a death even
+/// if nobody on its host is left to report it, or all others there are stopped.
+std::vector<Monitor::WatchedProcess> link_hosts(
+    MPI_Comm world, const Host& host, device::OrReason<std::unique_ptr<HostListener>>& listener,
+    const std::vector<Introduction>& all, std::chrono::milliseconds silence) {
+    const auto deadline = base::deadline_after(time_to_link);
+    const auto level = host.local_rank == 0 ? LogLevel::warning : LogLevel::debug;
+    const auto of = [&](int rank) -> auto& { return all[static_cast<std::size_t>(rank)]; };
+    std::vector<Monitor::WatchedProcess> linked;
+    const auto add = [&](int rank, std::shared_ptr<HostLink> link) {
+        link->limit_silence(silence);
+        linked.push_back({rank, of(rank).process, of(rank).host.data(), std::move(link)});
+    };
+    std::map<int, device::OrReason<std::shared_ptr<HostLink>>> onward;
+    for (const int rank : partners_of(host, 1))
+        onward[rank] = attempt([&] {
+            return std::make_shared<HostLink>(of(rank).links, host.topology.rank, deadline);
+        });
+    const bool have_connected =
+        std::ranges::all_of(onward, [](const auto& link) { return link.second.value != nullptr; });
+    auto callers = partners_of(host, -1);
+    for (const int rank : exceptions(world, have_connected)) std::erase(callers, rank);
+    const auto missing = accept_links(listener, callers, deadline, add);
+    for (const int rank : missing.empty() ? std::vector<int>() : partners_of(host, -1))
+        if (std::ranges::find(linked, rank, &Monitor::WatchedProcess::rank) == linked.end())
+            base::log(level, "rank {} (host {}) cannot connect with this one: {}", rank,
+                      of(rank).host.data(), missing);
+    for (auto& [rank, link] : onward) {
+        if (link.value && link.value->is_accepted(deadline)) {
+            add(rank, std::move(link.value));
+            continue;
+        }
+        if (link.value) link.value->close();
+        base::log(level,
+                  "no TCP connection with rank {} (host {}): {}; should all ranks of a host die at "
+                  "once, the others may not notice (GUOZHUANG_STALL_ERROR_S limits how long they "
+                  "wait)",
+                  rank, of(rank).host.data(), link.value ? "it has not answered" : link.reason);
     }
-    if (exceptions(world, silence.empty()).empty()) return std::move(bells.value);
-    if (!silence.empty())
-        base::log_info(
-            fmt::format("{}: waiting ranks look for messages of other hosts at "
-                        "intervals of up to 1 ms instead of being woken",
-                        silence));
-    return nullptr;
+    return linked;
+}
+
+void meet_other_hosts(MPI_Comm world, const base::Config& config, Host& host) {
+    if (host.hosts == 1) return;
+    auto listener = attempt([] { return std::make_unique<HostListener>(); });
+    auto bells = attempt([] { return std::make_unique<RemoteBells>(); });
+    Introduction mine{.process = base::this_process()};
+    base::host_name().copy(mine.host.data(), mine.host.size() - 1);
+    if (listener.value) mine.links = listener.value->endpoint();
+    if (bells.value) mine.bells = bells.value->endpoint();
+    const auto all = gather(world, mine);
+    host.linked = link_hosts(world, host, listener, all, config.limits.silent_host);
+    host.remote_bells = std::move(bells.value);
+    if (!host.remote_bells) return base::log_info("no bell for other hosts: " + bells.reason);
+    std::vector<Endpoint> endpoints;
+    for (const auto& each : all) endpoints.push_back(each.bells);
+    host.remote_bells->connect(host.topology.rank, std::move(endpoints));
 }
 
 /// The ranks of other hosts wait for this one inside MPI, where no news reaches them: only MPI can
@@ -296,6 +304,17 @@ base::WaitSettings wait_settings_of(const Host& host, const base::Config& config
     if (!rings_for_all(host)) settings.idle_limit = std::chrono::milliseconds(100);
     if (config.spin_us) settings.spin = std::chrono::microseconds(*config.spin_us);
     return settings;
+}
+
+Monitor::Source rings_of(Host& host, base::Doorbell& bell) {
+    if (!host.remote_bells) return {-1, {}};
+    auto& bells = *host.remote_bells;
+    return {bells.descriptor(), [&bells, &bell] { return bells.receive(bell); }};
+}
+
+std::uint32_t longest_sleep_us(const Host& host, bool is_moving) noexcept {
+    if (is_moving) return static_cast<std::uint32_t>(base::longest_sleep_for_messages.count());
+    return host.remote_bells && host.remote_bells->are_silent() ? 1000 : ~std::uint32_t{0};
 }
 
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host) {
@@ -385,7 +404,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
     // The monitor that stays will warn of processes that it cannot watch; these two need not.
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
-    host.linked = link_hosts(world, host);
+    meet_other_hosts(world, config, host);
     const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);
     base::pass(base::Failpoint::connect);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
@@ -395,7 +414,6 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
     host.without_threads = exceptions(world, threads);
     host.topology.round_trip = measure_round_trip(world, host);
-    host.remote_bells = connect_bells(world, host);
     check(MPI_Comm_free(&host_comm), "MPI_Comm_free");
     check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;

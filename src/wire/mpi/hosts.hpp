@@ -24,7 +24,7 @@ struct Host {
     int hosts = 1;                                ///< how many there are
     std::vector<int> ranks;                       ///< of this host, ascending
     std::vector<Monitor::WatchedProcess> others;  ///< of them
-    /// On the first rank of a host: the first ranks of the hosts before and after it.
+    /// Ranks of the hosts before and after this one.
     std::vector<Monitor::WatchedProcess> linked;
     int local_rank = 0;     ///< of this rank among them
     int cores = 1;          ///< of this machine, that its ranks may use together
@@ -32,7 +32,7 @@ struct Host {
     /// Empty if it is not wanted, or if a rank of the host could not map it (which logged one
     /// warning).
     std::optional<HostMemory> memory;
-    /// To the ranks of other hosts; null if there are none, or if they cannot all be rung.
+    /// To the ranks of other hosts; null if there are none, or if this rank cannot be rung.
     std::unique_ptr<RemoteBells> remote_bells;
     bool all_have_memory = false;      ///< on every host
     std::vector<int> without_threads;  ///< the ranks that may not call MPI on any thread
@@ -42,6 +42,12 @@ struct Host {
 bool rings_for_all(const Host& host) noexcept;
 /// How threads of this rank wait. Reads spin_us of the configuration.
 base::WaitSettings wait_settings_of(const Host& host, const base::Config& config);
+
+/// The rings of ranks of other hosts, for the monitor. Both must outlive it.
+Monitor::Source rings_of(Host& host, base::Doorbell& bell);
+/// Bounds one sleep of a wait for news. `is_moving`: whether MPI is moving messages, which it may
+/// do only as far as both sides look.
+std::uint32_t longest_sleep_us(const Host& host, bool is_moving) noexcept;
 
 /// Ranks to send an abort notice to: those whose doorbell this rank cannot ring. After a death on
 /// this host its other ranks send notices too, so one rank of each other host is enough if all

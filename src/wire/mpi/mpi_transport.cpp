@@ -141,13 +141,9 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     connect_host_ranks();
     activity().running.write("init");
     wait_settings_ = mpi::wait_settings_of(host_, config);
-    Monitor::Source source{-1, {}};
-    if (host_.remote_bells)
-        source = {host_.remote_bells->descriptor(),
-                  [this] { return host_.remote_bells->receive(doorbell()); }};
     monitor_.emplace(
         mpi::watched_by(host_), [this](const Monitor::End& end) { return on_process_end(end); },
-        LogLevel::warning, std::move(source));
+        LogLevel::warning, mpi::rings_of(host_, doorbell()));
 }
 
 MpiTransport::~MpiTransport() {
@@ -388,8 +384,12 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
         message = inbox_.poll(comm_, code);
         notice = next_abort_notice();
         to_ring = progress();
+        const bool is_moving = in_flight_.count() != 0 || inbox_.is_receiving();
+        doorbell().longest_sleep_us = mpi::longest_sleep_us(host_, is_moving);
     }
     if (notice) apply_abort_notice(*notice);
+    if (message && host_.remote_bells && host_.topology.is_far(message->from))
+        host_.remote_bells->count_message();
     for (const int sender : to_ring) bells_.ring(sender);
     if (message && message->bytes.size() > mpi::eager_bytes)
         bells_.ring(message->from, base::audience_of(tag.context));
