@@ -4,7 +4,7 @@
 set -euo pipefail
 "$3" -S "$1" -B "$2" --preset library -DCMAKE_CXX_COMPILER="$4" -DGUOZHUANG_CUDA=OFF
 steps=$("$3" --build "$2" -- -n)
-for wanted in libguozhuang.so gz-info gz-timeline; do
+for wanted in libguozhuang.so gz-info gz-timeline gzrun; do
   grep -q "Linking.*$wanted" <<<"$steps" ||
     { echo "$wanted would not be built:"; echo "$steps"; exit 1; }
 done
