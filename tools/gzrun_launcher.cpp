@@ -34,6 +34,7 @@ constexpr struct {
     const char* rank_variable;
 } known[] = {
     {"(Open MPI) 4.", LauncherKind::open_mpi_4, "OMPI_COMM_WORLD_RANK"},
+    {"(OpenRTE) 4.", LauncherKind::open_mpi_4, "OMPI_COMM_WORLD_RANK"},  // its mpiexec
     {"(Open MPI) 5.", LauncherKind::open_mpi_5, "OMPI_COMM_WORLD_RANK"},
     {"Intel(R) MPI Library", LauncherKind::intel_mpi, "PMI_RANK"},
     {"HYDRA build details", LauncherKind::mpich, "PMI_RANK"},
