@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fmt/format.h>
@@ -72,7 +73,7 @@ Job::Job(const Options& options)
     listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in own{};
     own.sin_family = AF_INET;
-    own.sin_addr.s_addr = htonl(options.hosts.empty() ? INADDR_LOOPBACK : INADDR_ANY);
+    own.sin_addr.s_addr = htonl(INADDR_ANY);
     socklen_t size = sizeof own;
     auto* const address = reinterpret_cast<sockaddr*>(&own);
     if (bind(listener_, address, size) != 0 || listen(listener_, SOMAXCONN) != 0 ||
@@ -82,8 +83,7 @@ Job::Job(const Options& options)
 }
 
 std::string Job::contact() const {
-    return fmt::format("{}:{}:{}127.0.0.1", token_, port_,
-                       options_.hosts.empty() ? "" : addresses());
+    return fmt::format("{}:{}:{}127.0.0.1", token_, port_, addresses());
 }
 
 int Job::run(const std::vector<std::string>& launcher_command) {
@@ -116,7 +116,8 @@ void Job::await_events(int signals) {
     const int limit = static_cast<int>(
         std::min({ranks_countdown_.milliseconds_left(), launcher_countdown_.milliseconds_left(),
                   blame_countdown_.milliseconds_left()}));
-    poll(watched.data(), watched.size(), limit);
+    if (poll(watched.data(), watched.size(), limit) < 0 && errno != EINTR)
+        throw std::system_error(errno, std::generic_category(), "cannot watch so many ranks");
     if (watched[0].revents) pass_signal(signals);
     for (std::size_t i = 0; i < ranks_.size(); ++i)
         if (watched[others + i].revents) receive(ranks_[i]);
@@ -126,6 +127,8 @@ void Job::await_events(int signals) {
 
 void Job::accept_rank() {
     const int link = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (link < 0 && (errno == EINTR || errno == ECONNABORTED)) return;
+    if (link < 0) throw std::system_error(errno, std::generic_category(), "cannot accept a rank");
     const timeval limit{1, 0};
     setsockopt(link, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     Message message{};

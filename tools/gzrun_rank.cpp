@@ -1,6 +1,7 @@
 // The process that a launcher starts for each rank: it starts the rank and watches it.
 
 #include <arpa/inet.h>
+#include <cerrno>
 #include <CLI/CLI.hpp>
 #include <cstring>
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <system_error>
 #include <unistd.h>
 
 #include "gzrun_link.hpp"
@@ -118,7 +120,13 @@ Process start(const std::vector<std::string>& command, const sigset_t& blocked) 
     process.error =
         posix_spawnp(&process.pid, words[0], nullptr, &attributes, words.data(), environ);
     posix_spawnattr_destroy(&attributes);
-    if (process.error == 0) process.end = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+    if (process.error != 0) return process;
+    process.end = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+    if (process.end < 0) {
+        const int error = errno;
+        kill(process.pid, SIGKILL);
+        throw std::system_error(error, std::generic_category(), "pidfd_open, which gzrun needs");
+    }
     return process;
 }
 

@@ -107,7 +107,7 @@ bool HostLink::is_accepted(base::Deadline deadline) noexcept {
            ::recv(descriptor(), &answer, 1, MSG_DONTWAIT) == 1 && answer == accepted;
 }
 
-/// Asks after half of the limit, then ten times in the other half.
+/// Asks after half of the limit, then some times more in the other half.
 void HostLink::limit_silence(std::chrono::milliseconds limit) noexcept {
     if (limit.count() == 0) return;
     constexpr auto longest = 30'000s;  // of the option for the first question

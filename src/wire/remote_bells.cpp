@@ -12,6 +12,7 @@ namespace guozhuang::wire {
 void RemoteBells::connect(int rank, std::vector<Endpoint> endpoints) {
     rank_ = rank;
     addresses_ = std::vector<std::atomic<in_addr_t>>(endpoints.size());
+    unannounced_ = std::vector<std::atomic<std::uint32_t>>(endpoints.size());
     endpoints_ = std::move(endpoints);
 }
 
@@ -38,13 +39,15 @@ void RemoteBells::ring(int rank, base::Audience audience) noexcept {
         if (address.s_addr != INADDR_ANY) send(rank, audience, true, address);
 }
 
-void RemoteBells::count_message() noexcept {
+void RemoteBells::count_message(int from) noexcept {
     constexpr std::uint32_t surely_silent = 100;  // even if the monitor has been late a few times
-    if (++unannounced_ == surely_silent)
+    const auto count = ++unannounced_[static_cast<std::size_t>(from)];
+    if (count == most_unannounced) ++silent_ranks_;
+    if (count == surely_silent)
         base::log_info(
-            fmt::format("rank {}: the datagrams (UDP) of other hosts do not arrive: while "
-                        "it waits for them, it looks once a millisecond",
-                        rank_));
+            fmt::format("rank {}: the datagrams (UDP) of rank {} do not arrive: while it "
+                        "waits for other hosts, it looks once a millisecond",
+                        rank_, from));
 }
 
 bool RemoteBells::receive(base::Doorbell& bell) noexcept {
@@ -62,9 +65,10 @@ bool RemoteBells::receive(base::Doorbell& bell) noexcept {
             continue;
         addresses_[static_cast<std::size_t>(datagram.from)] = from.sin_addr.s_addr;
         audience |= datagram.audience;
+        auto& unannounced = unannounced_[static_cast<std::size_t>(datagram.from)];
+        if (datagram.audience != 0 && unannounced.exchange(0) >= most_unannounced) --silent_ranks_;
         if (datagram.wants_answer != 0) send(datagram.from, 0, false, from.sin_addr);
     }
-    if (audience != 0) unannounced_ = 0;
     if (audience == 0 || bell.asleep(base::Sleepers::for_news) == 0) return false;
     base::nudge(bell, audience);
     return true;

@@ -32,9 +32,10 @@ public:
     bool has_heard(int rank) const noexcept { return address_of(rank) != INADDR_ANY; }
 
     /// Call it for each message of another host that a ring should announce.
-    void count_message() noexcept;
-    /// Whether so many have come in a row without one that this rank must not rely on rings.
-    bool are_silent() const noexcept { return unannounced_ >= most_unannounced; }
+    void count_message(int from) noexcept;
+    /// Whether so many of one rank have come in a row without one that this rank must not rely on
+    /// rings.
+    bool are_silent() const noexcept { return silent_ranks_ > 0; }
 
     // One thread at a time:
     /// Readable when receive() should be called.
@@ -60,10 +61,11 @@ private:
 
     const Socket socket_;
     const Endpoint endpoint_;
-    std::atomic<std::uint32_t> unannounced_{0};  ///< messages since the last ring
+    std::atomic<int> silent_ranks_{0};
     int rank_ = 0;
-    std::vector<Endpoint> endpoints_;                ///< of all ranks
-    std::vector<std::atomic<in_addr_t>> addresses_;  ///< from which they have been heard
+    std::vector<Endpoint> endpoints_;                      ///< of all ranks
+    std::vector<std::atomic<in_addr_t>> addresses_;        ///< from which they have been heard
+    std::vector<std::atomic<std::uint32_t>> unannounced_;  ///< their messages since their last ring
 };
 
 }  // namespace guozhuang::wire

@@ -60,7 +60,7 @@ TEST_CASE("a rank of another host is rung, and each knows from then on where the
 
 TEST_CASE("messages that no datagram announces show that they do not arrive") {
     TwoHosts two;
-    const auto message = [&] { two.one.count_message(); };
+    const auto message = [&] { two.one.count_message(0); };
     message();
     message();
     CHECK_FALSE(two.one.are_silent());
@@ -74,6 +74,11 @@ TEST_CASE("messages that no datagram announces show that they do not arrive") {
     REQUIRE(has_mail(two.one));
     two.one.receive(two.bell);
     CHECK_FALSE(two.one.are_silent());
+    for (int each = 0; each < 3; ++each) two.one.count_message(1);  // of another rank
+    two.zero.ring(1, of_the_world);
+    REQUIRE(has_mail(two.one));
+    two.one.receive(two.bell);
+    CHECK(two.one.are_silent());
 }
 
 TEST_CASE("nobody sleeps: a datagram wakes nobody") {

@@ -180,7 +180,6 @@ std::string accept_links(device::OrReason<std::unique_ptr<HostListener>>& listen
 std::vector<Monitor::WatchedProcess> link_hosts(
     MPI_Comm world, const Host& host, device::OrReason<std::unique_ptr<HostListener>>& listener,
     const std::vector<Introduction>& all, std::chrono::milliseconds silence) {
-    const auto deadline = base::deadline_after(time_to_link);
     const auto level = host.local_rank == 0 ? LogLevel::warning : LogLevel::debug;
     const auto of = [&](int rank) -> auto& { return all[static_cast<std::size_t>(rank)]; };
     std::vector<Monitor::WatchedProcess> linked;
@@ -191,19 +190,21 @@ std::vector<Monitor::WatchedProcess> link_hosts(
     std::map<int, device::OrReason<std::shared_ptr<HostLink>>> onward;
     for (const int rank : partners_of(host, 1))
         onward[rank] = attempt([&] {
-            return std::make_shared<HostLink>(of(rank).links, host.topology.rank, deadline);
+            return std::make_shared<HostLink>(of(rank).links, host.topology.rank,
+                                              base::deadline_after(time_to_link));
         });
     const bool have_connected =
-        std::ranges::all_of(onward, [](const auto& link) { return link.second.value != nullptr; });
+        std::ranges::any_of(onward, [](const auto& link) { return link.second.value != nullptr; });
     auto callers = partners_of(host, -1);
     for (const int rank : exceptions(world, have_connected)) std::erase(callers, rank);
+    const auto deadline = base::deadline_after(time_to_link);
     const auto missing = accept_links(listener, callers, deadline, add);
     for (const int rank : missing.empty() ? std::vector<int>() : partners_of(host, -1))
         if (std::ranges::find(linked, rank, &Monitor::WatchedProcess::rank) == linked.end())
             base::log(level, "rank {} (host {}) cannot connect with this one: {}", rank,
                       of(rank).host.data(), missing);
     for (auto& [rank, link] : onward) {
-        if (link.value && link.value->is_accepted(deadline)) {
+        if (link.value && link.value->is_accepted(base::deadline_after(time_to_link))) {
             add(rank, std::move(link.value));
             continue;
         }

@@ -254,7 +254,8 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
     auto [text, code] = mpi::describe_end(end, theirs);
     int culprit = end.process.rank;
     const auto* const bell = bells_.of(end.process.rank);
-    if (const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt) {
+    const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt;
+    if (first && first->rank != culprit) {  // not its own end, which others have noted
         text = fmt::format("{}; {}", first->text, text);
         culprit = first->rank;
         code = first->code;
@@ -389,7 +390,7 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     }
     if (notice) apply_abort_notice(*notice);
     if (message && host_.remote_bells && host_.topology.is_far(message->from))
-        host_.remote_bells->count_message();
+        host_.remote_bells->count_message(message->from);
     for (const int sender : to_ring) bells_.ring(sender);
     if (message && message->bytes.size() > mpi::eager_bytes)
         bells_.ring(message->from, base::audience_of(tag.context));
@@ -408,6 +409,7 @@ void MpiTransport::close() {
     }
     base::pass(base::Failpoint::close);
     state_ = State::closing;
+    doorbell().longest_sleep_us = mpi::longest_sleep_us(host_, /*is_moving=*/false);
     MPI_Request everybody_is_here = MPI_REQUEST_NULL;
     {
         const base::Lock lock(mutex_);
