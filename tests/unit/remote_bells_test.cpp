@@ -4,12 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <poll.h>
 #include <sys/socket.h>
 #include <vector>
 
 #include "support/runner/catch.hpp"
 #include "wire/monitor.hpp"
+#include "wire/mpi/hosts.hpp"
 
 using namespace guozhuang;
 using namespace std::chrono_literals;
@@ -141,4 +143,25 @@ TEST_CASE("a monitor takes datagrams on its thread, seldom if nobody sleeps") {
     two.zero.ring(1, of_the_world);
     base::Doorbell nobody;
     base::wait_until(nobody, {.spin = 1us}, [&] { return taken > before; });
+}
+
+TEST_CASE("how long a rank sleeps follows from who rings it") {
+    wire::mpi::Host host;
+    host.topology = {.rank = 0, .host_of = {0, 1}};
+    host.hosts = 2;
+    const auto longest = [&] { return wire::mpi::wait_settings_of(host, {}).sleep_limit; };
+    CHECK_FALSE(wire::mpi::rings_for_all(host));
+    CHECK(longest() == 1ms);  // without memory
+    host.memory = wire::HostMemory::create(1);
+    CHECK(longest() == 1ms);  // without bells
+    host.remote_bells = std::make_unique<wire::RemoteBells>();
+    CHECK(longest() == 10ms);
+    auto& bells = *host.remote_bells;
+    bells.connect(0, std::vector<wire::Endpoint>(2));
+    CHECK(wire::mpi::longest_sleep_us(host, false) > 1'000'000);
+    CHECK(wire::mpi::longest_sleep_us(host, true) == 100);
+    for (int each = 0; each < 3; ++each) bells.count_message(1);
+    CHECK(wire::mpi::longest_sleep_us(host, false) == 1000);
+    host.hosts = 1;
+    CHECK(wire::mpi::rings_for_all(host));
 }

@@ -255,7 +255,8 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
     int culprit = end.process.rank;
     const auto* const bell = bells_.of(end.process.rank);
     const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt;
-    if (first && first->rank != culprit) {  // not its own end, which others have noted
+    // Unless another rank of the host has noted this very end.
+    if (first && (first->rank != culprit || first->code != ErrorCode::rank_died)) {
         text = fmt::format("{}; {}", first->text, text);
         culprit = first->rank;
         code = first->code;
