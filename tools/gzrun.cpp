@@ -35,6 +35,10 @@ Words::iterator find_program(Words& words) {
 void add_options(CLI::App& app, gzrun::Options& options, bool& dry_run) {
     app.add_option("-n,--np", options.ranks, "How many ranks; -np N will do")->required();
     app.add_option("-H,--host", options.hosts, "Hosts and how many ranks each takes: a:4,b:4");
+    app.add_option("--min-np", options.least_ranks,
+                   "How many ranks must return 0, for a program that goes on without ranks that "
+                   "have died; without it, all")
+        ->check(CLI::PositiveNumber);
     app.add_option("--mpirun", options.launcher,
                    "The launcher; without it, mpirun or mpiexec, whichever PATH has");
     app.add_option("--interface", options.interface,
@@ -54,6 +58,9 @@ void check(const gzrun::Options& options) {
     if (options.ranks < 1)
         throw gzrun::BadInput(fmt::format("-np {}: a job has at least 1 rank", options.ranks));
     if (options.program.empty()) throw gzrun::BadInput("no PROGRAM to run; --help explains");
+    if (options.least_ranks > options.ranks)
+        throw gzrun::BadInput(fmt::format("--min-np {}, but -np {} starts fewer ranks",
+                                          options.least_ranks, options.ranks));
     if (options.hosts.empty()) return;
     if (const int slots = gzrun::slots_of(options.hosts); slots < options.ranks)
         throw gzrun::BadInput(fmt::format("-np {}, but -H {} takes {} ranks: write HOST:RANKS",

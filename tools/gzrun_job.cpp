@@ -155,10 +155,12 @@ void Job::receive(Rank& rank) {
 void Job::record_end(Rank& rank, const Message& message) {
     rank.has_ended = true;
     const int code = message.error ? 2 : code_of(message.status);
-    if (code == 0 || first_failure_) return;
+    if (code == 0) return;
+    ++failures_;
+    if (too_many_failed()) ranks_countdown_.begin(std::chrono::seconds(options_.grace_s));
+    if (first_failure_) return;
     first_failure_ = &rank;
     code_ = code;
-    ranks_countdown_.begin(std::chrono::seconds(options_.grace_s));
     fmt::print(stderr, "gzrun: rank {} failed first: {}\n", &rank - ranks_.data(),
                how(message, options_.program[0]));
 }
@@ -216,13 +218,21 @@ bool Job::all_have_ended() const {
     });
 }
 
+bool Job::too_many_failed() const {
+    const int least = options_.least_ranks > 0 ? options_.least_ranks : options_.ranks;
+    return failures_ > options_.ranks - least;
+}
+
 int Job::verdict() const {
-    if (first_failure_) return code_;
+    if (too_many_failed()) return code_;
     const auto missing = std::count_if(ranks_.begin(), ranks_.end(),
                                        [](const Rank& rank) { return !rank.has_ended; });
-    if (missing == 0 && (launcher_was_signalled_ || *launcher_code_ == 0)) return 0;
+    // The launcher may blame ranks that have not finalised MPI after a death.
+    const bool is_content =
+        options_.least_ranks > 0 || launcher_was_signalled_ || *launcher_code_ == 0;
+    if (missing == 0 && is_content) return 0;
     fmt::print(stderr, "gzrun: the launcher ended with code {}; {} of {} ranks returned 0\n",
-               *launcher_code_, options_.ranks - missing, options_.ranks);
+               *launcher_code_, options_.ranks - missing - failures_, options_.ranks);
     return std::max(*launcher_code_, 1);
 }
 

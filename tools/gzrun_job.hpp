@@ -56,6 +56,7 @@ private:
     void end_ranks(int signal);
     void release();
     bool all_have_ended() const;
+    bool too_many_failed() const;
     int verdict() const;
 
     const Options& options_;
@@ -67,7 +68,8 @@ private:
     bool launcher_was_signalled_ = false;
     std::vector<Rank> ranks_;
     Rank* first_failure_ = nullptr;
-    int code_ = 0;
+    int code_ = 0;  ///< of the first failure
+    int failures_ = 0;
     Countdown ranks_countdown_, launcher_countdown_, blame_countdown_;
 };
 

@@ -14,7 +14,8 @@ struct BadInput : std::runtime_error {
 
 struct Options {
     int ranks = 0;
-    std::string hosts;  ///< empty: this one; otherwise as in "a:4,b:4"
+    int least_ranks = 0;  ///< that must return 0; 0: all
+    std::string hosts;    ///< empty: this one; otherwise as in "a:4,b:4"
     std::string launcher;
     std::string launcher_options;
     std::string interface;

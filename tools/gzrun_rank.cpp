@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <cerrno>
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -147,6 +148,7 @@ int watch_rank(const std::string& contact, const std::string& rank_variable,
     const timeval forever{};
     setsockopt(link, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
 
+    setenv("GZRUN", "1", 1);  // tells the library that nobody ends survivors
     const Process process = start(command, before);
     message.error = process.error;
     message.status = process.error ? 0 : await_end(process, link);

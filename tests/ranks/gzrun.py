@@ -205,16 +205,9 @@ def check_hosts():
 
     try:
         with support.Hosts([2, 2], sys.argv[5]) as hosts:
-            networks = f"{support.NETWORK}0/24"
-            command = [
-                GZRUN, "--mpirun", MPIRUN, "-np", "4", "--interface", networks,
-                "-H", ",".join(f"{address}:2" for address in hosts.addresses),
-                "--launcher-options", f"--mca plm_rsh_agent {hosts.agent} --mca pml ob1 "
-                "--bind-to none --mca mpi_yield_when_idle 1",
-            ]
             def run(*program):
                 return subprocess.run(
-                    [hosts.agent, hosts.addresses[0], shlex.join([*command, *program])],
+                    hosts.command_of(GZRUN, ["--mpirun", MPIRUN, *program]),
                     capture_output=True, text=True, timeout=LIMIT_S,
                 )
             expect(run(*shell("[ $rank != 3 ] || exit 5")), 5,

@@ -10,7 +10,8 @@ CABLE (cable.cpp) moves their packets, with a rate in bits per second and a dela
 and loses some, or all datagrams. With --count a line says at the end what each host has sent.
 
 Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with
-1 where it permits them and has not the tools. Open MPI's mpirun, whose agent (for rsh) it replaces.
+1 where it permits them and has not the tools. MPIRUN: Open MPI's, whose agent (for rsh) it
+replaces, or gzrun; options for it may come first in the command.
 """
 import argparse
 import ctypes
@@ -165,19 +166,28 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
         agent.chmod(0o755)
         return agent
 
-    def run(self, mpirun, command):
-        """Returns how it has ended."""
+    def command_of(self, mpirun, command):
+        """Runs it on all ranks. `mpirun` may be gzrun; the command begins with further options."""
         networks = f"{NETWORK}0/24"
         hosts = ",".join(map("{}:{}".format, self.addresses, self.ranks))
         options = [
             "--mca", "plm_rsh_agent", str(self.agent), "--mca", "pml", "ob1",
-            "--mca", "btl", "self,vader,tcp",
-            "--mca", "btl_tcp_if_include", networks, "--mca", "oob_tcp_if_include", networks,
-            "--host", hosts, "-np", str(sum(self.ranks)), "--oversubscribe", "--bind-to", "none",
-            "--mca", "mpi_yield_when_idle", "1",
+            "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
         ]
-        job = shlex.join([mpirun, *options, *command])
-        with subprocess.Popen([str(self.agent), self.addresses[0], job]) as running:
+        ranks = ["-np", str(sum(self.ranks))]
+        if Path(mpirun).name == "gzrun":
+            given = ["--interface", networks, "-H", hosts, "--launcher-options", " ".join(options)]
+        else:
+            given = [
+                *options, "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", networks,
+                "--mca", "oob_tcp_if_include", networks, "--host", hosts, "--oversubscribe",
+            ]
+        job = shlex.join([mpirun, *ranks, *given, *command])
+        return [str(self.agent), self.addresses[0], job]
+
+    def run(self, mpirun, command):
+        """Returns how it has ended."""
+        with subprocess.Popen(self.command_of(mpirun, command)) as running:
             try:
                 return running.wait()
             finally:
@@ -198,7 +208,8 @@ def main():
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are torn down
     try:
-        if not any(name in require(given.mpirun, "--version") for name in ("Open MPI", "OpenRTE")):
+        mpirun = "mpirun" if Path(given.mpirun).name == "gzrun" else given.mpirun
+        if not any(name in require(mpirun, "--version") for name in ("Open MPI", "OpenRTE")):
             print("SKIP: the mpirun is not Open MPI's")
             return SKIPPED
         with Hosts([int(ranks) for ranks in given.ranks.split(",")], given.cable, given.rate,
