@@ -164,12 +164,16 @@ typedef struct GzInitOptions {
     /// MPI_COMM_WORLD. As a Fortran handle MPI_Comm_f2c() makes one.
     const void* mpi_communicator;
     size_t mpi_communicator_bytes;  ///< sizeof(MPI_Comm)
+    int64_t time_to_shrink_ms;      ///< see SessionOptions
 } GzInitOptions;
 #define GZ_INIT_OPTIONS_INIT \
-    { sizeof(GzInitOptions), NULL, 0 }
+    { sizeof(GzInitOptions), NULL, 0, 0 }
 
 /// Joins the job. Collective. Calls are counted; those behind the first take no communicator.
 GZ_API GzStatus gz_init(const GzInitOptions* options);
+/// guozhuang::Session::shrink: goes on without the ranks that have died. Collective over the ranks
+/// that are left.
+GZ_API GzStatus gz_shrink(void);
 /// Takes one gz_init() back, and the last one leaves the job together with all other ranks.
 /// Collective. One too many does nothing. Waits for the other ranks: a caller that must not, such
 /// as an interpreter that looks at signals, calls it on a thread of its own.

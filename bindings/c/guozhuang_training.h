@@ -104,6 +104,8 @@ typedef struct GzSampler GzSampler;  ///< guozhuang::DistributedSampler
 GZ_API GzStatus gz_sampler_create(size_t samples, const GzSamplerOptions* options,
                                   GzSampler** sampler);
 GZ_API GzStatus gz_sampler_set_epoch(GzSampler* sampler, uint64_t epoch);
+/// Leaves out the first `done` samples of the epoch, which all ranks together have used.
+GZ_API GzStatus gz_sampler_set_epoch_from(GzSampler* sampler, uint64_t epoch, size_t done);
 /// This rank's samples of the epoch; valid until the next epoch is set.
 GZ_API GzStatus gz_sampler_indices(const GzSampler* sampler, const size_t** indices, size_t* count);
 GZ_API void gz_sampler_free(GzSampler* sampler);

@@ -43,9 +43,15 @@ GzStatus gz_init(const GzInitOptions* options) {
     return guarded([&] {
         const auto given = options_or(options, GzInitOptions GZ_INIT_OPTIONS_INIT);
         // Opens the session with what init() does not take, and shares it until that has counted.
-        const gz::Session session(nullptr, nullptr, {.mpi_communicator = communicator_of(given)});
+        const gz::Session session(
+            nullptr, nullptr,
+            {.mpi_communicator = communicator_of(given),
+             .time_to_shrink = std::chrono::milliseconds(given.time_to_shrink_ms)});
         gz::init();
     });
+}
+GzStatus gz_shrink() {
+    return guarded([] { gz::Session::current().shrink(); });
 }
 GzStatus gz_shutdown() {
     return guarded([] { gz::shutdown(); });

@@ -207,6 +207,9 @@ GzStatus gz_sampler_create(size_t samples, const GzSamplerOptions* options, GzSa
 GzStatus gz_sampler_set_epoch(GzSampler* sampler, uint64_t epoch) {
     return guarded([&] { required(sampler, "the sampler").sampler.set_epoch(epoch); });
 }
+GzStatus gz_sampler_set_epoch_from(GzSampler* sampler, uint64_t epoch, size_t done) {
+    return guarded([&] { required(sampler, "the sampler").sampler.set_epoch(epoch, done); });
+}
 GzStatus gz_sampler_indices(const GzSampler* sampler, const size_t** indices, size_t* count) {
     return guarded([&] {
         const auto& all = required(sampler, "the sampler").sampler.indices();

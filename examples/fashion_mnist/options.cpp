@@ -4,7 +4,7 @@
 
 namespace fashion {
 
-Options parse_options(int argc, char** argv) {
+Options parse_options(int argc, char** argv, const std::function<void(CLI::App&)>& add_more) {
     Options options;
     CLI::App app("Trains a small network on Fashion-MNIST");
     app.option_defaults()->always_capture_default();
@@ -18,6 +18,7 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--steps", options.steps, "At most so many steps per epoch; 0: all");
     app.add_option("--data", options.data, "Directory of the data set");
     app.add_option("--log-losses", options.log_losses, "Write the loss of every step to this file");
+    add_more(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {

@@ -3,8 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace fashion {
 
@@ -26,7 +31,8 @@ struct Usage : std::runtime_error {
     int code;
 };
 
-/// Throws Usage.
-Options parse_options(int argc, char** argv);
+/// `add_more`: options of the program's own. Throws Usage.
+Options parse_options(
+    int argc, char** argv, const std::function<void(CLI::App&)>& add_more = [](CLI::App&) {});
 
 }  // namespace fashion

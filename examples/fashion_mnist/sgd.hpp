@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -18,11 +19,18 @@ public:
     float next() noexcept {
         return rate_ * (1 - static_cast<float>(step_++) / static_cast<float>(steps_));
     }
+    /// Sets how many steps are left.
+    void replan(std::size_t steps) noexcept { steps_ = step_ + steps; }
+
+    template <class Visit>
+    void visit_state(Visit&& visit) {
+        visit("rate/step", step_);
+    }
 
 private:
     float rate_;
-    std::size_t steps_;
-    std::size_t step_ = 0;
+    std::uint64_t steps_;
+    std::uint64_t step_ = 0;
 };
 
 /// Stochastic gradient descent with momentum and a falling learning rate.
@@ -43,6 +51,16 @@ public:
                 value[j] -= rate * velocity[j];
             }
         }
+    }
+
+    /// Sets how many steps are left.
+    void replan(std::size_t steps) noexcept { rate_.replan(steps); }
+
+    template <class Visit>
+    void visit_state(Visit&& visit) {
+        rate_.visit_state(visit);
+        for (std::size_t i = 0; i < parameters_.size(); ++i)
+            visit("velocity/" + parameters_[i].name, velocities_[i]);
     }
 
 private:

@@ -35,9 +35,11 @@ public:
     /// Begins with epoch 0. Throws Error(not_initialised).
     explicit DistributedSampler(std::size_t samples, const SamplerOptions& options = {});
 
-    /// Draws the order of an epoch (the first is 0). Local; call it with the same epoch on all
-    /// ranks.
-    void set_epoch(std::uint64_t epoch);
+    /// Draws the order of an epoch (the first is 0), and leaves out its first `done` samples: those
+    /// that all ranks together have used, if their number has changed in the middle of an epoch.
+    /// Local; call it with the same values on all ranks. Throws Error(invalid_argument) if there
+    /// are not so many samples.
+    void set_epoch(std::uint64_t epoch, std::size_t done = 0);
 
     /// How many samples this rank has in an epoch.
     std::size_t size() const noexcept { return indices_.size(); }

@@ -30,6 +30,10 @@ struct SessionOptions {
     /// The caller's communicator, mpi_communicator(comm): its ranks become the job. The session
     /// duplicates it, so the caller may free it after the constructor. None: MPI_COMM_WORLD.
     MpiCommunicator mpi_communicator = {};
+    /// For programs that call shrink(): how long after a rank's death this process may take until
+    /// it does; and how long shrink() waits for the other ranks. 0: when a rank dies, this process
+    /// ends half a second later. The first session of the process decides.
+    std::chrono::milliseconds time_to_shrink{0};
 };
 
 /// One rank's membership of the job, from construction to close(). Usually the first line of main.
@@ -69,6 +73,21 @@ public:
     /// Session::current().leave() ends the default session for everyone in the process who shares
     /// it.
     void leave(std::string_view reason) noexcept;
+
+    /// Goes on without the ranks that have died or left. The job ends, and this session becomes
+    /// that of a new job: of the ranks that are left, numbered anew in their old order. They all
+    /// call it, on one thread each, where they catch RankDied, for instance. If no rank is missing,
+    /// all begin anew. Process sets, plans, optimizers, arenas and registrations of the old job
+    /// then throw Error(not_initialised): make them anew. MPI is not finalised any more, since it
+    /// would wait for the dead. docs/shrinking.md has the launchers that permit it, and an example.
+    ///
+    /// Throws Error: invalid_argument without `time_to_shrink`, or in a callback; timeout if a rank
+    /// neither calls it in time nor dies; departed if the others go on without this one;
+    /// unavailable if the ranks are threads, or if some cannot be reached, so that they may be
+    /// alive, and those left are less than half of all, or half without rank 0; wire. After the
+    /// last three and timeout the session is over, and the process ends half a second later. If a
+    /// rank dies while MPI makes the new job, a matter of milliseconds, all end.
+    void shrink();
 
     // All of these are local, never block, and throw Error(not_initialised) after close().
     int rank() const;        ///< this rank, from 0

@@ -1,19 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/session.hpp>
 #include <optional>
 #include <system_error>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
+#include "api/process_session.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
@@ -24,125 +22,13 @@
 #include "runtime/runtime.hpp"
 #include "topology/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
-#include "wire/mpi/mpi_transport.hpp"
-#include "wire/start_watch.hpp"
 
 namespace guozhuang {
 namespace {
 
-/// The process's default session: the first Session or init() opens it, further ones share it, and
-/// the last closes it.
-struct Process {
-    base::Mutex starting;  ///< held while the first session is opened, which may take long
-    base::Mutex mutex;     ///< held for moments
-    std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
-    /// The runtime of the session, also while it closes.
-    std::weak_ptr<Runtime> latest GUOZHUANG_GUARDED_BY(mutex);
-    int users GUOZHUANG_GUARDED_BY(mutex) = 0;
-    /// Whether an exception has left a session of the process, or an error has ended its job.
-    std::atomic<bool> has_failed{false};
-    /// Never destroyed, since threads may keep a reference to it.
-    std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
-    /// The result of Session::current(): the view while there are users.
-    std::atomic<Session*> current{nullptr};
-    /// Calls of init() open these, and calls of shutdown() close them.
-    std::vector<Session> initialised GUOZHUANG_GUARDED_BY(mutex);
-};
-
-Process& process() {
-    // Never destroyed: threads and static objects may use it until the process ends.
-    static auto* const instance = new Process;
-    return *instance;
-}
+using api::process;
 
 thread_local Session* thread_session = nullptr;
-
-std::shared_ptr<Runtime> open_runtime() {
-    auto& shared = process();
-    const base::Lock lock(shared.mutex);
-    return shared.latest.lock();
-}
-
-/// Closes or quits a session that is open when the process exits or finalises MPI. Objects of the
-/// program may still hold it.
-void end_open_session(std::string_view reason, bool waits) {
-    const auto runtime = base::is_forked() ? nullptr : open_runtime();
-    if (!runtime) return;
-    try {
-        if (waits) runtime->close(reason);
-    } catch (const std::exception& error) {
-        base::log(LogLevel::error, "closing the session failed: {}", error.what());
-    }
-    if (runtime->has_failed()) process().has_failed = true;
-    runtime->quit(reason);
-    runtime->stop();
-}
-
-constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
-
-/// Connects first and passes the error of an invalid environment variable to the handshake, so that
-/// it fails on all ranks. If connecting itself fails, only this rank can report it.
-std::shared_ptr<Runtime> connect(const SessionOptions& options) {
-    wire::MpiOptions mpi{.communicator = options.mpi_communicator};
-    mpi.before_finalise = [] {
-        end_open_session("its process has called MPI_Finalize before the session was closed", true);
-    };
-    auto& config = mpi.config;
-    std::string refusal;
-    try {
-        config = base::read_config();
-    } catch (const Error& error) {
-        refusal = error.what();
-    }
-    // The limit for the start is at least 30 s, even if operations have a shorter limit: launching
-    // all ranks takes time.
-    const auto limit = config.limits.stall_error.count() > 0
-                           ? std::max(config.limits.stall_error, shortest_limit_of_start)
-                           : config.limits.stall_error;
-    // A user's communicator does not number its ranks as the launcher does.
-    if (!options.mpi_communicator) wire::refuse_child_of_rank();
-    const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
-    const wire::StartWatch watch(launched, {.warn = config.limits.stall_warn, .limit = limit},
-                                 wire::abort_mpi);
-    auto transport = wire::connect(mpi);
-    const bool is_alone = transport->size() == 1;
-    try {
-        return std::make_shared<Runtime>(std::move(transport), config, refusal);
-    } catch (...) {
-        if (!is_alone && base::code_of(std::current_exception()) != ErrorCode::configuration)
-            process().has_failed = true;
-        throw;
-    }
-}
-
-/// Closes the session of a process that exits with status 0: most likely its owner is destroyed
-/// later, or never. Does not wait for threads that construct or close a session during exit().
-/// After a failed job the process stays until the other ranks have logged their errors.
-void end_at_exit(int status, void*) {
-    if (base::is_forked()) return;
-    base::process_exits();
-    // Inside the completion of an operation a wait would never end.
-    const bool waits = status == 0 && !engine::Pending::is_completing();
-    end_open_session("its process has called exit() before the session was closed", waits);
-    if (process().has_failed)
-        base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
-}
-
-/// Registered once, after MPI's own handler, so that this one runs before it.
-void register_end_at_exit() {
-    [[maybe_unused]] static const int registered = on_exit(end_at_exit, nullptr);
-}
-
-std::shared_ptr<Runtime> begin(const SessionOptions& options) {
-    try {
-        auto runtime = connect(options);
-        register_end_at_exit();
-        return runtime;
-    } catch (...) {
-        if (process().has_failed) register_end_at_exit();
-        throw;
-    }
-}
 
 topology::HostGrid grid_of(const wire::Transport& transport) {
     return {transport.topology().host_of, transport.rank()};
@@ -198,7 +84,7 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
             return;
         }
     }
-    auto runtime = begin(options);
+    auto runtime = api::open_runtime(options);
     const base::Lock lock(shared.mutex);
     if (!shared.view) shared.view.reset(new Session(nullptr, false));
     shared.view->replace(runtime);
@@ -246,6 +132,41 @@ void Session::leave(std::string_view reason) noexcept {
     }
 }
 
+void Session::shrink() {
+    const auto old = runtime();
+    const auto refuse = [](ErrorCode code, const char* why) {
+        throw Error(code, fmt::format("shrink: {}", why), {.operation = "shrink"});
+    };
+    auto& shared = process();
+    const auto is_of_process = [&] {
+        const base::Lock lock(shared.mutex);
+        return counted_ || this == shared.view.get();
+    };
+    if (thread_session != nullptr || !is_of_process())
+        refuse(ErrorCode::unavailable, "the ranks are threads of one process, which end together");
+    if (engine::Pending::is_completing())
+        refuse(ErrorCode::invalid_argument, "not in a callback, which the old job waits for");
+    if (old->config().limits.shrink.count() == 0)
+        refuse(ErrorCode::invalid_argument,
+               "the session was made without SessionOptions::time_to_shrink, so that processes end "
+               "half a second after a death");
+    const base::Lock starting(shared.starting);
+    if (runtime() != old) return;  // another thread has done it
+    try {
+        auto next = old->shrink();
+        const base::Lock lock(shared.mutex);
+        shared.view->replace(next);
+        replace(next);
+        shared.latest = next;
+        shared.runtime = std::move(next);
+    } catch (...) {
+        const auto text = base::describe(std::current_exception());
+        leave(text);
+        base::end_process(text, base::time_to_unwind);
+        throw;
+    }
+}
+
 void Session::note_failure(Runtime& runtime) const noexcept {
     if (counted_ && runtime.transport().size() > 1) process().has_failed = true;
 }
@@ -256,6 +177,7 @@ std::shared_ptr<Runtime> Session::give_up() {
     if (!runtime || borrowed_) return nullptr;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
+    if (runtime->has_shrunk()) runtime = shared.runtime;
     const bool is_view = this == shared.view.get();
     if (!counted_ && !is_view) return runtime;
     if (runtime != shared.runtime) return nullptr;  // the process has left that job already
@@ -274,6 +196,11 @@ std::shared_ptr<Runtime> Session::replace(std::shared_ptr<Runtime> by) noexcept 
 std::shared_ptr<Runtime> Session::runtime() const {
     base::refuse_forked();
     auto runtime = membership_ ? membership_->runtime() : nullptr;
+    if (runtime && runtime->has_shrunk()) {
+        auto& shared = process();
+        const base::Lock lock(shared.mutex);
+        runtime = shared.runtime;
+    }
     if (!runtime)
         throw Error(ErrorCode::not_initialised,
                     "this session has been closed: it takes no more operations");

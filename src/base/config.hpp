@@ -42,6 +42,7 @@ struct Config {
     /// How long something may last; 0: for ever.
     struct Limits {
         std::chrono::milliseconds stall_warn{10'000}, stall_error{0}, silent_host{10'000};
+        std::chrono::milliseconds shrink{0};  ///< SessionOptions::time_to_shrink
     } limits;
     std::optional<Fault> fault;  ///< to inject, for tests
 };

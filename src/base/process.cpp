@@ -93,7 +93,7 @@ std::optional<int> status_from_file(int file) {
 }
 
 std::atomic<bool> words_are_said{false};
-std::atomic<bool> is_ending{false};
+std::atomic<unsigned> ending{0};  ///< the number of the end to come; 0: none
 constexpr auto time_to_end_job = std::chrono::seconds(1);
 
 /// Counts the callers of hold_process().
@@ -300,11 +300,15 @@ void suppress_last_words() noexcept {
 
 void end_process(std::string last_words, std::chrono::milliseconds grace,
                  void (*end_job)()) noexcept {
-    if (is_ending.exchange(true)) return;
-    const auto end = [last_words = std::move(last_words), grace, end_job]() noexcept {
+    static std::atomic<unsigned> last{0};
+    const auto number = last.fetch_add(1) + 1;
+    if (unsigned none = 0; !ending.compare_exchange_strong(none, number)) return;
+    const auto end = [last_words = std::move(last_words), grace, end_job, number]() noexcept {
+        const auto is_wanted = [number] { return ending.load() == number; };
         try {
             wait_for_files({}, grace);
-            while (wait_for_holds(last_words)) wait_for_files({}, grace);
+            while (is_wanted() && wait_for_holds(last_words)) wait_for_files({}, grace);
+            if (!is_wanted()) return;
             if (!words_are_said.load()) log_error(last_words);
             flush(stdout);
             flush(stderr);
@@ -320,6 +324,10 @@ void end_process(std::string last_words, std::chrono::milliseconds grace,
     } catch (const std::exception&) {
         end();
     }
+}
+
+void keep_process() noexcept {
+    ending = 0;
 }
 
 void hold_process(std::chrono::milliseconds limit) noexcept {

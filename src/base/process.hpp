@@ -119,6 +119,9 @@ void join(std::thread& thread) noexcept;
 void end_process(std::string last_words, std::chrono::milliseconds grace,
                  void (*end_job)() = nullptr) noexcept;
 
+/// Takes end_process() back: the process goes on. A later call of that ends it after all.
+void keep_process() noexcept;
+
 /// Between the two calls end_process() waits, at most until the latest of the limits. Then it waits
 /// for `grace` once more.
 void hold_process(std::chrono::milliseconds limit) noexcept;

@@ -156,6 +156,8 @@ public:
     /// that are still pending fail, so handles that outlive the session are complete. Later calls
     /// do nothing.
     void stop() noexcept;
+    /// Once it has stopped: what calls throw from now on.
+    void replace_cause(const std::exception_ptr& cause) noexcept { life_.replace_cause(cause); }
     /// True if the job ended while the transport may still access memory of this rank. The caller
     /// must never free that memory; the engine itself keeps the memory of its requests.
     bool left_memory_on_loan() const noexcept { return life_.memory_is_on_loan(); }

@@ -114,6 +114,11 @@ std::exception_ptr LifeCycle::fail(const std::exception_ptr& cause) noexcept {
     return cause_;
 }
 
+void LifeCycle::replace_cause(const std::exception_ptr& cause) noexcept {
+    const base::Lock lock(mutex_);
+    cause_ = cause;
+}
+
 void LifeCycle::rethrow_cause() const {
     const base::Lock lock(mutex_);
     if (cause_) std::rethrow_exception(cause_);

@@ -63,6 +63,7 @@ public:
     /// Both keep the first cause and return it. fail() also ends the life cycle.
     std::exception_ptr note_cause(const std::exception_ptr& cause) noexcept;
     std::exception_ptr fail(const std::exception_ptr& cause) noexcept;
+    void replace_cause(const std::exception_ptr& cause) noexcept;
     void rethrow_cause() const;  ///< if there is one
     /// Says that messages that cannot be stopped may still use memory of this rank.
     void lend_memory() noexcept { memory_on_loan_ = true; }

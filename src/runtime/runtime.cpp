@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "runtime/handshake.hpp"
 #include "topology/machine.hpp"
+#include "wire/launcher.hpp"
 
 namespace guozhuang {
 namespace {
@@ -21,8 +22,11 @@ constexpr std::string_view session_closed = "its session has been closed";
 constexpr auto farewell = std::chrono::milliseconds(200);
 
 /// Returns warnings for the user of this process.
-std::vector<std::string> warnings() {
+std::vector<std::string> warnings(const base::Config& config) {
     auto warnings = base::unknown_variables();
+    if (config.limits.shrink.count() > 0)
+        if (auto reason = wire::why_survivors_end(); !reason.empty())
+            warnings.push_back(std::move(reason));
     const auto threads = std::atoi(base::environment("OMP_NUM_THREADS").value_or("").c_str());
     auto binding = topology::binding_warning(topology::this_machine(), threads);
     if (!binding.empty()) warnings.push_back(std::move(binding));
@@ -48,7 +52,7 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Config&
 
 void Runtime::enter_job(std::string_view refusal) {
     base::pass(base::Failpoint::handshake);
-    auto own_warnings = warnings();
+    auto own_warnings = warnings(resources_->config);
     if (const auto& directory = resources_->config.timeline; !directory.empty())
         if (auto problem = start_timeline(directory); !problem.empty())
             own_warnings.push_back(std::move(problem));
@@ -129,12 +133,17 @@ void Runtime::close_everything(std::string_view reason) {
     resources_->transport->close();
 }
 
+/// The world first.
+std::vector<std::shared_ptr<SetRuntime>> Runtime::all_sets() const {
+    auto all = sets_->set_runtimes();
+    all.insert(all.begin(), world_);
+    return all;
+}
+
 /// Why this rank leaves, and the rank that is the cause; -1 if none of its operations has failed
 /// because another rank shut down.
 std::pair<std::string, int> Runtime::with_first_cause(std::string_view reason) const {
-    auto all = sets_->set_runtimes();
-    all.insert(all.begin(), world_);
-    for (const auto& set_runtime : all) {
+    for (const auto& set_runtime : all_sets()) {
         try {
             if (const auto failure = set_runtime->engine().failure_by_shutdown())
                 std::rethrow_exception(failure);
@@ -161,16 +170,35 @@ void Runtime::quit(std::string_view reason) noexcept {
         const auto text = fmt::format("rank {} has shut down ({})", transport().rank(), why);
         base::note_cause(transport().doorbell(),
                          {.rank = culprit, .text = text, .code = ErrorCode::departed});
-        auto all = sets_->set_runtimes();
-        all.push_back(world_);
-        for (const auto& set_runtime : all) set_runtime->engine().quit(why, culprit);
+        const auto all = all_sets();
         for (const auto& set_runtime : all | std::views::reverse)
+            set_runtime->engine().quit(why, culprit);
+        for (const auto& set_runtime : all)
             set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
         // The others know of no quit: they wait in the transport for this rank.
         if (world_->engine().has_ended_in_order()) end_job(reason);
     } catch (const std::exception&) {
         end_job(reason);
     }
+}
+
+std::shared_ptr<Runtime> Runtime::shrink() {
+    ended_ = true;
+    has_shrunk_ = true;
+    if (!base::is_aborted(transport().doorbell())) end_job("it shrinks its session");
+    const auto cause = base::cause_of(transport().doorbell());
+    stop();
+    transport().abandon();
+    for (const auto& set_runtime : all_sets())
+        set_runtime->engine().replace_cause(std::make_exception_ptr(
+            Error(ErrorCode::not_initialised,
+                  fmt::format("this belongs to the session before it shrank, and must be made anew "
+                              "({})",
+                              cause))));
+    auto config = resources_->config;
+    config.fault.reset();
+    config.timeline.clear();  // which is of the ranks as they were
+    return std::make_shared<Runtime>(transport().shrink(config), config);
 }
 
 /// Allocates nothing.

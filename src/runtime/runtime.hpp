@@ -7,6 +7,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/config.hpp"
 #include "runtime/process_sets.hpp"
@@ -44,12 +45,17 @@ public:
     /// Quits without waiting for the other ranks, which get the reason. Does nothing after a
     /// close() that succeeded.
     void quit(std::string_view reason) noexcept;
+    /// The runtime of the ranks that are left; it ends this one. See wire::Transport::shrink().
+    /// Collective over them. Calls for this runtime then fail, and say why.
+    std::shared_ptr<Runtime> shrink();
+    bool has_shrunk() const noexcept { return has_shrunk_; }
     /// Ends the threads; operations that are still pending fail.
     void stop() noexcept;
     /// Whether the job is over because of an error, or because a rank has quit.
     bool has_failed() noexcept;
 
 private:
+    std::vector<std::shared_ptr<SetRuntime>> all_sets() const;
     std::pair<std::string, int> with_first_cause(std::string_view reason) const;
     void close_everything(std::string_view reason);
     void end_job(std::string_view reason) noexcept;
@@ -61,7 +67,8 @@ private:
     std::shared_ptr<SetRuntime> world_;
     std::shared_ptr<ProcessSets> sets_;
     std::atomic<std::thread::id> closer_{};  ///< the thread that closes it
-    std::atomic<bool> ended_{false};         ///< closed or quit
+    std::atomic<bool> ended_{false};         ///< closed, quit or shrunk
+    std::atomic<bool> has_shrunk_{false};
 };
 
 }  // namespace guozhuang

@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
 #include <guozhuang/sampler.hpp>
 #include <numeric>
 #include <utility>
@@ -40,7 +43,11 @@ DistributedSampler::DistributedSampler(std::size_t samples, const SamplerOptions
     set_epoch(0);
 }
 
-void DistributedSampler::set_epoch(std::uint64_t epoch) {
+void DistributedSampler::set_epoch(std::uint64_t epoch, std::size_t done) {
+    if (done > samples_)
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("set_epoch: {} samples are done, of {} that there are", done, samples_));
     std::vector<std::size_t> order(samples_);
     std::iota(order.begin(), order.end(), std::size_t{0});
     if (options_.shuffle) {
@@ -48,9 +55,10 @@ void DistributedSampler::set_epoch(std::uint64_t epoch) {
         // The shuffle of Fisher and Yates.
         for (std::size_t i = samples_; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     }
+    order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(done));
     const auto ranks = static_cast<std::size_t>(ranks_);
-    if (options_.tail == Tail::drop) order.resize(samples_ / ranks * ranks);
-    if (options_.tail == Tail::pad && samples_ > 0)
+    if (options_.tail == Tail::drop) order.resize(order.size() / ranks * ranks);
+    if (options_.tail == Tail::pad && !order.empty())
         for (std::size_t i = 0; order.size() % ranks != 0; ++i) order.push_back(order[i]);
     indices_.clear();
     for (auto i = static_cast<std::size_t>(rank_); i < order.size(); i += ranks)

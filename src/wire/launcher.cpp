@@ -68,6 +68,16 @@ std::optional<Launcher> find_mpi_launcher() {
     return launcher;
 }
 
+// Open MPI's launcher sets the second; gzrun the third.
+std::string why_survivors_end() {
+    if (!base::environment("OMPI_COMM_WORLD_SIZE") ||
+        base::environment("OMPI_MCA_orte_enable_recovery") || base::environment("GZRUN"))
+        return {};
+    return "SessionOptions::time_to_shrink: mpirun ends all ranks a second after one has died, and "
+           "the job with them, unless it gets --enable-recovery; gzrun lets them live under any "
+           "MPI";
+}
+
 void refuse_lone_job(std::string_view mpi) {
     if (const auto launcher = find_mpi_launcher(); launcher && launcher->ranks > 1)
         throw Error(ErrorCode::unavailable,

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <guozhuang/error.hpp>
+#include <memory>
 #include <string_view>
 
+#include "base/config.hpp"
 #include "engine/control.hpp"
 #include "topology/topology.hpp"
 #include "wire/host_services.hpp"
@@ -28,6 +31,14 @@ public:
     /// Collective teardown: every rank calls it after its last message; it returns when all ranks
     /// have. Destructors never call it.
     virtual void close() = 0;
+    /// A transport of the ranks that are left, in their order, once the job has been aborted here
+    /// and no thread of this rank uses this transport. Each of them calls it, within
+    /// `config.limits.shrink`; it blocks. Throws Error: see Session::shrink(); unavailable if the
+    /// ranks are threads.
+    virtual std::unique_ptr<Transport> shrink(const base::Config&) {
+        throw Error(ErrorCode::unavailable,
+                    "shrink: the ranks are threads of one process, which end together");
+    }
 };
 
 }  // namespace guozhuang::wire

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <guozhuang/guozhuang.hpp>
 #include <map>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -124,4 +125,33 @@ TEST_CASE("every order is about as likely as another") {
     CHECK(times.size() == 6);
     CHECK(std::ranges::all_of(
         times, [](const auto& entry) { return entry.second > 850 && entry.second < 1150; }));
+}
+
+TEST_CASE("fewer ranks share what is left of an epoch, and no sample comes twice") {
+    const std::size_t samples = 101, batch = 5, steps = 3;
+    for (const auto tail : {Tail::uneven, Tail::pad, Tail::drop}) {
+        SamplerOptions options{.seed = 3, .tail = tail};
+        auto used = counts({});
+        for (const auto& share : shares(4, samples, options, 7))
+            for (std::size_t i = 0; i < steps * batch; ++i) ++used[share[i]];
+        std::mutex mutex;
+        run_ranks(3, [&](Session&) {
+            DistributedSampler sampler(samples, options);
+            sampler.set_epoch(7, 4 * steps * batch);
+            const std::lock_guard lock(mutex);
+            for (const auto sample : sampler) ++used[sample];
+        });
+        const auto left = samples - 4 * steps * batch, rest = left % 3;  // 41 samples, and 2
+        const auto once = std::ranges::count_if(used, [](auto& each) { return each.second == 1; });
+        const auto twice = std::ranges::count_if(used, [](auto& each) { return each.second == 2; });
+        CHECK(twice == (tail == Tail::pad ? static_cast<std::ptrdiff_t>(3 - rest) : 0));
+        CHECK(static_cast<std::size_t>(once + twice) == samples - (tail == Tail::drop ? rest : 0));
+    }
+    run_ranks(1, [](Session&) {
+        DistributedSampler sampler(10);
+        sampler.set_epoch(0, 10);
+        CHECK(sampler.size() == 0);
+        CHECK_THROWS_WITH(sampler.set_epoch(0, 11),
+                          "set_epoch: 11 samples are done, of 10 that there are");
+    });
 }

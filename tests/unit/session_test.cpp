@@ -321,3 +321,11 @@ TEST_CASE("a rank that leaves in the middle of a send keeps nobody waiting for i
                   session.leave("so do I");
               }) == "");
 }
+
+TEST_CASE("a job of threads does not shrink") {
+    run_ranks(2, [](Session& session) {
+        for (auto* each : {&session, &Session::current()})
+            CHECK_THROWS_WITH(each->shrink(),
+                              "shrink: the ranks are threads of one process, which end together");
+    });
+}

@@ -224,6 +224,9 @@ public:
     const char* description() const noexcept override { return "in-process"; }
     Traffic traffic() const noexcept override { return traffic_.total(); }
 
+    std::unique_ptr<Transport> shrink(const base::Config& config) override {
+        return size() == 1 ? InprocHub(1).transport(0) : Transport::shrink(config);
+    }
     void close() override {
         if (closed_) return;
         closed_ = true;

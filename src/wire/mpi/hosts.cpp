@@ -235,17 +235,6 @@ void meet_other_hosts(MPI_Comm world, const base::Config& config, Host& host) {
     host.remote_bells->connect(host.topology.rank, std::move(endpoints));
 }
 
-/// The ranks of other hosts wait for this one inside MPI, where no news reaches them: only MPI can
-/// end them.
-bool end_with(const Monitor::End& end, bool has_other_hosts) {
-    const auto text = describe_death(end, "during init");
-    base::log_error(text);
-    base::suppress_last_words();
-    // at once, mpirun would end the others before they have spoken
-    base::end_process(text, base::time_to_unwind, has_other_hosts ? abort_mpi : nullptr);
-    return true;
-}
-
 /// Follows affinity and quotas.
 int cores_together(MPI_Comm machine) {
     const auto& mine = topology::this_machine();
@@ -391,6 +380,15 @@ std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause
     return all;
 }
 
+bool end_inside_mpi(const Monitor::End& end, std::string_view doing, bool has_other_hosts) {
+    const auto text = describe_death(end, fmt::format("during {}", doing));
+    base::log_error(text);
+    base::suppress_last_words();
+    // at once, mpirun would end the others before they have spoken
+    base::end_process(text, base::time_to_unwind, has_other_hosts ? abort_mpi : nullptr);
+    return true;
+}
+
 Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
@@ -402,7 +400,9 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     Host host;
     sort_into_hosts(first_ranks(world, rank, host_comm), rank, host);
     host.others = others_of(host_comm, host);
-    const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
+    const auto on_end = [&](const Monitor::End& end) {
+        return end_inside_mpi(end, "init", host.hosts > 1);
+    };
     // The monitor that stays will warn of processes that it cannot watch; these two need not.
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
     meet_other_hosts(world, config, host);

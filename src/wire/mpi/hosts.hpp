@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,10 @@ std::optional<trace::RankStatus> look_at(Host& host, int rank);
 /// Throws Error(unavailable): the ranks do not all share memory, so each must be allowed to call
 /// MPI on any thread, and some are not.
 [[noreturn]] void refuse_threads(const Host& host);
+
+/// Ends this process because another has ended while the ranks were inside MPI, where no news
+/// reaches them: only MPI can end those of other hosts. Returns true. `doing`: "init".
+bool end_inside_mpi(const Monitor::End& end, std::string_view doing, bool has_other_hosts);
 
 /// Collective over `world`, blocking. `threads`: whether this rank may call MPI on any thread.
 /// Reads shared_memory and simulated_host of the configuration. Throws Error(wire). If a rank of

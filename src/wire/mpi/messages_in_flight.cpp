@@ -7,6 +7,15 @@
 
 namespace guozhuang::wire::mpi {
 
+std::size_t fragment_bytes(const topology::Topology& topology, int peer, std::size_t bytes,
+                           std::size_t longest) noexcept {
+    constexpr auto long_round_trip = std::chrono::microseconds(20);
+    constexpr auto sent_unasked = std::size_t{32} << 10, longest_cut = std::size_t{1} << 20;
+    const bool is_cut =
+        topology.is_far(peer) && topology.round_trip > long_round_trip && bytes <= longest_cut;
+    return is_cut ? std::min(longest, sent_unasked) : longest;
+}
+
 Messages::Ticket MessagesInFlight::start(MPI_Comm communicator, const MessageSide& side,
                                          const Envelope& envelope,
                                          std::span<const std::byte> source,
@@ -99,9 +108,21 @@ bool MessagesInFlight::cancel() noexcept {
         if (table_.at(fragments_[i].index).side.receives) MPI_Cancel(&requests_[i]);
         MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
     }
-    std::erase(requests_, MPI_REQUEST_NULL);
-    fragments_.clear();  // nobody tests them any more
+    drop_completed();
     return none_at_mpi();
+}
+
+bool MessagesInFlight::all_have_arrived(std::span<const int> senders) {
+    bool all = true;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+        const auto& side = table_.at(fragments_[i].index).side;
+        int done = 1;
+        if (side.receives && std::ranges::binary_search(senders, side.peer))
+            MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+        all &= done != 0;
+    }
+    drop_completed();
+    return all;
 }
 
 }  // namespace guozhuang::wire::mpi

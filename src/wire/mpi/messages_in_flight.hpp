@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "topology/topology.hpp"
 #include "wire/messages.hpp"
 #include "wire/mpi/message_table.hpp"
 
@@ -13,6 +14,13 @@ namespace guozhuang::wire::mpi {
 /// Above this size a sender may need the receiver to make progress (rendezvous), so the receiver
 /// rings it. All MPI libraries send smaller messages at once, most of them also longer ones.
 inline constexpr std::size_t eager_bytes = 4096;
+
+/// How long the fragments of a message are, `longest` at most; the same on both sides. On a long
+/// link MPI usually sends a short one without asking the receiver first, which would take another
+/// round trip. Longer messages are left to MPI, which would have to store them if the receiver is
+/// late.
+std::size_t fragment_bytes(const topology::Topology& topology, int peer, std::size_t bytes,
+                           std::size_t longest) noexcept;
 
 /// The sends and receives that MPI is working on, each cut into fragments. Use it under the lock
 /// for MPI calls.
@@ -40,6 +48,9 @@ public:
     /// Gives up all messages: cancels the receives that have not begun, and forgets the others.
     /// Returns none_at_mpi(). Allocates nothing.
     bool cancel() noexcept;
+    /// After cancel(): whether MPI has ended all receives from these ranks (ascending), which it
+    /// could not cancel because they had begun.
+    bool all_have_arrived(std::span<const int> senders);
     /// Whether MPI uses no memory of messages.
     bool none_at_mpi() const noexcept { return requests_.empty(); }
 

@@ -16,10 +16,12 @@ namespace {
 // One for the process, as MPI is.
 std::atomic<int> open_uses{0};
 std::atomic<bool> gave_up{false};
+std::atomic<bool> ranks_are_missing{false};  ///< they will never call MPI_Finalize
 std::atomic<void (*)()> end_uses{nullptr};
 
 void finalise_at_exit() {
-    if (!base::is_forked() && is_running() && open_uses.load() == 0 && !gave_up.load())
+    if (!base::is_forked() && is_running() && open_uses.load() == 0 && !gave_up.load() &&
+        !ranks_are_missing.load())
         MPI_Finalize();
 }
 
@@ -72,6 +74,18 @@ void check(int code, const char* operation) {
         throw Error(ErrorCode::wire, fmt::format("{} failed: {}", operation, error_text(code)));
 }
 
+void check_communicator(MpiCommunicator given) {
+    if (given && given.size() != sizeof(MPI_Comm))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("Session: its communicator is a handle of {} bytes, and those of "
+                                "this MPI have {}: it is not one of this MPI's",
+                                given.size(), sizeof(MPI_Comm)));
+    if (given && given.as<MPI_Comm>() == MPI_COMM_NULL)
+        throw Error(ErrorCode::invalid_argument,
+                    "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that "
+                    "is not to take part makes no session");
+}
+
 std::string library_name() {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
@@ -106,6 +120,10 @@ Use::Use(void (*before_finalise)()) {
 void Use::close() noexcept {
     open_uses.fetch_sub(1);
     gave_up = false;
+}
+
+void Use::never_finalise() noexcept {
+    ranks_are_missing = true;
 }
 
 void Use::give_up() noexcept {

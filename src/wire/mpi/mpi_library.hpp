@@ -1,5 +1,6 @@
 #pragma once
 
+#include <guozhuang/mpi_communicator.hpp>
 #include <mpi.h>
 #include <optional>
 #include <string>
@@ -9,6 +10,9 @@ namespace guozhuang::wire::mpi {
 /// Throws Error(wire) with MPI's text unless `code` is MPI_SUCCESS. `operation` names the function
 /// that returned it.
 void check(int code, const char* operation);
+
+/// Throws Error(invalid_argument) for MPI_COMM_NULL, and for a handle of another MPI.
+void check_communicator(MpiCommunicator given);
 
 /// MPI's text for an error code.
 std::string error_text(int code);
@@ -32,6 +36,8 @@ public:
     explicit Use(void (*before_finalise)() = nullptr);
     void close() noexcept;  ///< collective
     void give_up() noexcept;
+    /// MPI is not finalised when the process exits: it would wait for ranks that have died.
+    void never_finalise() noexcept;
     int thread_level() const noexcept { return thread_level_; }
 
 private:

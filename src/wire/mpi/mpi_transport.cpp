@@ -21,6 +21,7 @@
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/messages_in_flight.hpp"
 #include "wire/mpi/mpi_library.hpp"
+#include "wire/mpi/survivors.hpp"
 #include "wire/mpi/tags.hpp"
 #include "wire/shm/host_messages.hpp"
 #include "wire/shm/ring_receives.hpp"
@@ -29,11 +30,9 @@
 namespace guozhuang::wire {
 namespace {
 
+using mpi::abort_notice_tag;
 using mpi::check;
 using mpi::MessageSide;
-
-/// The tag of messages that tell other hosts why the job ends.
-constexpr Tag abort_notice_tag{job_context, Lane::host_data, 0};
 
 class MpiTransport final : public Transport {
 public:
@@ -70,11 +69,14 @@ public:
     const char* description() const noexcept override { return name_.c_str(); }
     Traffic traffic() const noexcept override { return traffic_.total(); }
     void close() override;
+    std::unique_ptr<Transport> shrink(const base::Config& config) override;
 
 private:
     void require_open();
     void require_threads();
-    std::size_t fragment_bytes(int peer, std::size_t bytes) const;
+    std::size_t fragment_bytes(int peer, std::size_t bytes) const {
+        return mpi::fragment_bytes(host_.topology, peer, bytes, split_bytes_);
+    }
     void connect_host_ranks();
     int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
     bool rings_for_all() const noexcept { return mpi::rings_for_all(host_); }
@@ -92,7 +94,8 @@ private:
 
     mpi::Use use_;
     const std::size_t split_bytes_;
-    const bool exit_on_death_;
+    /// How long this process lives after a death; empty: as long as the program wants.
+    const std::optional<std::chrono::milliseconds> time_to_end_;
     const std::string name_;
     std::int64_t largest_tag_ = 0;
     mpi::Host host_;
@@ -122,7 +125,9 @@ private:
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
     : use_(use),
       split_bytes_(options.split_bytes),
-      exit_on_death_(options.config.exit_on_death),
+      time_to_end_(options.config.exit_on_death
+                       ? std::optional(std::max(base::time_to_unwind, options.config.limits.shrink))
+                       : std::nullopt),
       name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -163,18 +168,6 @@ void MpiTransport::require_threads() {
     if (!all_through_rings_ || (host_.memory && host_.hosts == 1)) return;
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     mpi::refuse_threads(host_);
-}
-
-/// The same on both sides. On a long link a message goes in fragments that MPI usually sends
-/// without asking the receiver first, which would take another round trip. Longer messages are left
-/// to MPI, which would have to store them if the receiver is late.
-std::size_t MpiTransport::fragment_bytes(int peer, std::size_t bytes) const {
-    constexpr auto long_round_trip = std::chrono::microseconds(20);
-    constexpr auto sent_unasked = std::size_t{32} << 10, longest = std::size_t{1} << 20;
-    const auto& topology = host_.topology;
-    const bool is_cut =
-        topology.is_far(peer) && topology.round_trip > long_round_trip && bytes <= longest;
-    return is_cut ? std::min(split_bytes_, sent_unasked) : split_bytes_;
 }
 
 void MpiTransport::connect_host_ranks() {
@@ -262,26 +255,26 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
         code = first->code;
     }
     const bool all_know = end_job({.rank = culprit, .text = text, .code = code});
-    if (exit_on_death_)
-        base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
+    if (time_to_end_)
+        base::end_process(base::cause_of(doorbell()), *time_to_end_,
                           all_know ? nullptr : abort_mpi);
     return true;
 } catch (const std::bad_alloc&) {  // there is no memory to say more
     end_job({.rank = end.process.rank, .text = "a rank died", .code = ErrorCode::rank_died});
-    if (exit_on_death_) base::end_process("a rank died", base::time_to_unwind);
+    if (time_to_end_) base::end_process("a rank died", *time_to_end_);
     return true;
 }
 
 /// Cancels receives that have not begun. Others, and sends, may never end (MPI_Cancel of a long
 /// send does not complete on Open MPI 4.1): they keep their memory. Cancelling allocates nothing,
-/// since a lack of memory may be what ends the job. With exit_on_death, this ends the process after
+/// since a lack of memory may be what ends the job. With time_to_end_, this ends the process after
 /// a timeout, or if a rank of another host has died; on the host of a death the monitors do that.
 bool MpiTransport::abandon() noexcept {
     regions()->remove_all();
     const auto culprit = base::culprit_of_death(doorbell());
     const bool died_elsewhere = culprit && !std::ranges::binary_search(host_.ranks, *culprit);
-    if (exit_on_death_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
-        base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
+    if (time_to_end_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
+        base::end_process(base::cause_of(doorbell()), *time_to_end_,
                           notified_ == Notified::some ? abort_mpi : nullptr);
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
@@ -444,19 +437,25 @@ void MpiTransport::close() {
     use_.close();
 }
 
+std::unique_ptr<Transport> MpiTransport::shrink(const base::Config& config) {
+    monitor_.reset();
+    base::keep_process();
+    mpi::Use use;
+    use.never_finalise();
+    const base::Lock lock(mutex_);
+    MPI_Comm left = mpi::communicator_of_survivors(comm_, host_, in_flight_, largest_tag_,
+                                                   base::deadline_after(config.limits.shrink));
+    auto transport = std::make_unique<MpiTransport>(
+        use, left, MpiOptions{.config = config, .split_bytes = split_bytes_});
+    check(MPI_Comm_free(&left), "MPI_Comm_free");
+    return transport;
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> connect(const MpiOptions& options) {
     const auto given = options.communicator;
-    if (given && given.size() != sizeof(MPI_Comm))
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("Session: its communicator is a handle of {} bytes, and those of "
-                                "this MPI have {}: it is not one of this MPI's",
-                                given.size(), sizeof(MPI_Comm)));
-    if (given && given.as<MPI_Comm>() == MPI_COMM_NULL)
-        throw Error(ErrorCode::invalid_argument,
-                    "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that "
-                    "is not to take part makes no session");
+    mpi::check_communicator(given);
     if (!given && !mpi::is_running() && !find_mpi_launcher()) {
         if (!options.config.allow_single) refuse_lone_job(mpi::library_name());
         base::set_log_rank(0);

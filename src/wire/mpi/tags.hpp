@@ -10,6 +10,12 @@
 
 namespace guozhuang::wire::mpi {
 
+/// The tag of messages that tell other hosts why the job ends.
+inline constexpr Tag abort_notice_tag{job_context, Lane::host_data, 0};
+/// The tags by which ranks agree on who is left, and make a communicator of these.
+inline constexpr Tag roll_call_tag{job_context, Lane::device_data, 0};
+inline constexpr Tag survivors_tag{job_context, Lane::point_to_point, 0};
+
 /// The fields of a tag within MPI's tag, from the right: lane, context, user tag.
 constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
 static_assert(static_cast<int>(last_of(Lane{})) < 1 << lane_bits);

@@ -27,7 +27,8 @@ from .horovod import as_horovod
 from .objects import allgather_object, broadcast_object
 from .process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from .session import (cross_rank, cross_size, info, init, is_homogeneous, is_initialized, leave,
-                      local_rank, local_size, rank, shutdown, size, start_timeline, stop_timeline)
+                      local_rank, local_size, rank, shrink, shutdown, size, start_timeline,
+                      stop_timeline)
 
 __version__ = _c.lib.gz_version().decode()
 

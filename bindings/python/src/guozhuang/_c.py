@@ -63,6 +63,7 @@ class InitOptions(Structure):
         ("size", c_size_t),
         ("mpi_communicator", c_void_p),
         ("mpi_communicator_bytes", c_size_t),
+        ("time_to_shrink_ms", c_int64),
     ]
 
     def __init__(self, **fields):
@@ -112,6 +113,7 @@ _INT = POINTER(c_int)
 # Those that return a GzStatus, and what they take.
 STATUS_FUNCTIONS = {
     "gz_init": (POINTER(InitOptions),),
+    "gz_shrink": (),
     "gz_shutdown": (),
     "gz_leave": (c_char_p,),
     "gz_rank": (_INT,),

@@ -13,15 +13,18 @@ from .process_sets import add_process_set, forget_all
 _numbers = {}  # of this process in the job, by the function that gives them
 
 
-def init(comm=None, process_sets=None):
+def init(comm=None, process_sets=None, time_to_shrink=0):
     """Joins the job that mpirun has started; without mpirun the job has this one rank. Collective.
 
     comm          a communicator of mpi4py whose ranks become the job; None or []: all ranks
     process_sets  ProcessSets to add, the same on all ranks; Horovod's "dynamic" is no different
                   from None, since sets can always be added
+    time_to_shrink  for programs that call shrink(): how many seconds after the death of a rank this
+                  process may take until it does; 0: it ends half a second after a death
     """
     takes_all = comm is None or isinstance(comm, list) and not comm
     options = _c.InitOptions() if takes_all else _options_for(comm)
+    options.time_to_shrink_ms = round(1000 * time_to_shrink)
     if process_sets is None or str(process_sets).lower() == "dynamic":
         process_sets = []
     if not is_initialized():
@@ -47,6 +50,16 @@ def _options_for(comm):
                "add a process set")
     return _c.InitOptions(mpi_communicator=MPI._addressof(comm),
                           mpi_communicator_bytes=MPI._sizeof(comm))
+
+
+def shrink():
+    """Goes on without the ranks that have died or left, as a new job of those that are left; they
+    all call it, where they catch an Error whose code is rank_died, for instance. Handles, process
+    sets and optimizers of the old job are to be made anew. Needs init(time_to_shrink=...), and a
+    launcher that does not end the others, such as gzrun."""
+    interruptibly(_c.lib.gz_shrink)
+    forget_all()
+    _begin([])
 
 
 def shutdown():

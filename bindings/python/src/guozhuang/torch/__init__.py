@@ -23,7 +23,8 @@ from ..handles import Handle
 from ..objects import allgather_object, broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..session import (cross_rank, cross_size, info, init, is_homogeneous, is_initialized, leave,
-                       local_rank, local_size, rank, shutdown, size, start_timeline, stop_timeline)
+                       local_rank, local_size, rank, shrink, shutdown, size, start_timeline,
+                       stop_timeline)
 from .compression import Compression, Compressor
 from .functions import broadcast_optimizer_state, broadcast_parameters
 from .operations import (allgather, allgather_async, allreduce, allreduce_, allreduce_async,

@@ -19,7 +19,7 @@ from .. import (
     remove_process_set as remove_process_set, cross_rank as cross_rank, cross_size as cross_size,
     info as info, init as init, is_homogeneous as is_homogeneous, is_initialized as is_initialized,
     leave as leave, local_rank as local_rank, local_size as local_size, rank as rank,
-    shutdown as shutdown, size as size, start_timeline as start_timeline,
+    shrink as shrink, shutdown as shutdown, size as size, start_timeline as start_timeline,
     stop_timeline as stop_timeline,
 )
 

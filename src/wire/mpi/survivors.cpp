@@ -1,0 +1,187 @@
+#include "wire/mpi/survivors.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error_text.hpp"
+#include "base/keep_for_ever.hpp"
+#include "base/log.hpp"
+#include "wire/mpi/control_inbox.hpp"
+#include "wire/mpi/mpi_library.hpp"
+#include "wire/mpi/tags.hpp"
+
+namespace guozhuang::wire::mpi {
+namespace {
+
+/// The state of a rank, as far as known. If two ranks differ, the larger value holds.
+enum class Fate : char { alive, unreachable, gone };
+using Fates = std::vector<Fate>;  ///< by rank
+
+Fate fate_of(Host& host, const Monitor::WatchedProcess& process) {
+    if (auto* const link = process.link.get()) {
+        const bool has_ended = link->has_ended();
+        if (has_ended && link->error() != 0) return Fate::unreachable;
+        return has_ended || !link->reason().empty() ? Fate::gone : Fate::alive;
+    }
+    const auto* const theirs = activity_of(host, process.rank);
+    const bool has_quit = theirs != nullptr && theirs->quit_reason.read();
+    const bool has_died = base::is_visible(process.id) && !base::is_running(process.id);
+    return has_quit || has_died ? Fate::gone : Fate::alive;
+}
+
+class RollCall {
+public:
+    RollCall(MPI_Comm world, Host& host, int tag)
+        : world_(world),
+          host_(host),
+          tag_(tag),
+          fates_(static_cast<std::size_t>(host.topology.size())),
+          heard_(fates_.size()) {}
+
+    ~RollCall() {
+        inbox_.keep_for_ever();
+        base::keep_for_ever(std::move(sent_));
+    }
+    RollCall(const RollCall&) = delete;
+    RollCall& operator=(const RollCall&) = delete;
+
+    /// Returns whether all that are left know the same.
+    bool is_over() {
+        for (const auto& process : watched_by(host_)) learn(process.rank, fate_of(host_, process));
+        while (receive()) continue;
+        if (sent_->empty() || sent_->back().first != fates_) send();
+        return missing().empty();
+    }
+
+    /// The ranks that are left and have not said the same as this one.
+    std::vector<int> missing() const {
+        return ranks_where([this](std::size_t rank) {
+            return fates_[rank] == Fate::alive && std::cmp_not_equal(rank, host_.topology.rank) &&
+                   heard_[rank] != fates_;
+        });
+    }
+    std::vector<int> ranks_of(Fate fate) const {
+        return ranks_where([&](std::size_t rank) { return fates_[rank] == fate; });
+    }
+
+private:
+    /// A message to all others, whose memory MPI uses until it has left: for ever, perhaps.
+    using Sent = std::pair<Fates, std::vector<MPI_Request>>;
+
+    template <class Holds>
+    std::vector<int> ranks_where(const Holds& holds) const {
+        std::vector<int> ranks;
+        for (std::size_t rank = 0; rank < fates_.size(); ++rank)
+            if (holds(rank)) ranks.push_back(static_cast<int>(rank));
+        return ranks;
+    }
+
+    void learn(int rank, Fate fate) {
+        auto& known = fates_[static_cast<std::size_t>(rank)];
+        known = std::max(known, fate);
+    }
+
+    bool receive() {
+        const auto message = inbox_.poll(world_, tag_);
+        if (!message) return false;
+        Fates theirs;
+        for (std::size_t rank = 0; rank < std::min(fates_.size(), message->bytes.size()); ++rank) {
+            theirs.push_back(static_cast<Fate>(message->bytes[rank]));
+            learn(static_cast<int>(rank), theirs.back());
+        }
+        heard_[static_cast<std::size_t>(message->from)] = std::move(theirs);
+        return true;
+    }
+
+    void send() {
+        auto& [fates, requests] = sent_->emplace_back(fates_, std::vector<MPI_Request>());
+        for (const int rank : ranks_of(Fate::alive))
+            if (rank != host_.topology.rank)
+                check(MPI_Isend(fates.data(), static_cast<int>(fates.size()), MPI_BYTE, rank, tag_,
+                                world_, &requests.emplace_back(MPI_REQUEST_NULL)),
+                      "MPI_Isend");
+    }
+
+    MPI_Comm world_;
+    Host& host_;
+    const int tag_;
+    Fates fates_;
+    std::vector<Fates> heard_;  ///< by rank; empty: nothing
+    ControlInbox inbox_;
+    std::unique_ptr<std::deque<Sent>> sent_ = std::make_unique<std::deque<Sent>>();
+};
+
+void check_survivors(const RollCall& roll, const Host& host) {
+    const auto left = roll.ranks_of(Fate::alive);
+    const int rank = host.topology.rank;
+    if (!std::ranges::binary_search(left, rank))
+        throw Error(ErrorCode::departed,
+                    fmt::format("shrink: the other ranks take rank {} for dead, or have been told "
+                                "that it has left, and go on without it",
+                                rank),
+                    {.operation = "shrink", .ranks = {rank}});
+    const auto unreachable = roll.ranks_of(Fate::unreachable);
+    const auto twice = 2 * left.size(), all = host.topology.host_of.size();
+    if (unreachable.empty() || twice > all || (twice == all && left.front() == 0)) return;
+    throw Error(ErrorCode::unavailable,
+                fmt::format("shrink: {} cannot be reached and may be alive, and {} of {} ranks are "
+                            "too few to go on without them",
+                            base::list_ranks(unreachable), left.size(), all),
+                {.operation = "shrink", .ranks = unreachable});
+}
+
+std::vector<int> agree(MPI_Comm world, Host& host, int tag, base::Deadline deadline) {
+    RollCall roll(world, host, tag);
+    base::Doorbell bell;  // the rank's own is aborted
+    try {
+        base::wait_until(
+            bell, {.spin = std::chrono::microseconds(0)}, [&] { return roll.is_over(); }, deadline);
+    } catch (const base::DeadlinePassed&) {
+        const auto missing = roll.missing();
+        throw Error(
+            ErrorCode::timeout,
+            fmt::format("shrink: {} neither called it in time nor died", base::list_ranks(missing)),
+            {.operation = "shrink", .ranks = missing});
+    }
+    check_survivors(roll, host);
+    return roll.ranks_of(Fate::alive);
+}
+
+MPI_Comm make_communicator(MPI_Comm world, const std::vector<int>& ranks, int tag) {
+    MPI_Group all = MPI_GROUP_NULL, left = MPI_GROUP_NULL;
+    MPI_Comm communicator = MPI_COMM_NULL;
+    check(MPI_Comm_group(world, &all), "MPI_Comm_group");
+    check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &left),
+          "MPI_Group_incl");
+    check(MPI_Comm_create_group(world, left, tag, &communicator), "MPI_Comm_create_group");
+    check(MPI_Group_free(&left), "MPI_Group_free");
+    check(MPI_Group_free(&all), "MPI_Group_free");
+    return communicator;
+}
+
+}  // namespace
+
+MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
+                                   std::int64_t largest_tag, base::Deadline deadline) {
+    const auto ranks = agree(world, host, encode(roll_call_tag, largest_tag), deadline);
+    base::Doorbell bell;
+    base::wait_until(
+        bell, {}, [&] { return in_flight.all_have_arrived(ranks); }, deadline);
+    auto watched = watched_by(host);
+    std::erase_if(watched, [&](const auto& process) {
+        return !std::ranges::binary_search(ranks, process.rank);
+    });
+    const Monitor monitor(
+        watched,
+        [&](const Monitor::End& end) { return end_inside_mpi(end, "shrink", host.hosts > 1); },
+        LogLevel::debug);
+    return make_communicator(world, ranks, encode(survivors_tag, largest_tag));
+}
+
+}  // namespace guozhuang::wire::mpi

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <mpi.h>
+
+#include "wire/mpi/hosts.hpp"
+#include "wire/mpi/messages_in_flight.hpp"
+
+namespace guozhuang::wire::mpi {
+
+/// A communicator of the ranks that are left, in their order. They all call it; it blocks, and no
+/// other thread calls MPI meanwhile. Receives from these ranks that had begun have then ended, so
+/// that the program has its memory back. `largest_tag`: of MPI.
+///
+/// Each rank tells all others whom it knows to be gone: a process of its host has ended, or a link
+/// to one of another host. They are agreed when each has heard from all who are left the same as it
+/// says. So a rank that dies meanwhile is left out, too. If one dies later, while MPI makes the
+/// communicator, this ends the process, as discover_host() does.
+///
+/// Throws Error: timeout, naming the ranks that have not called it by the deadline; departed if the
+/// others go on without this rank; unavailable if ranks cannot be reached, so that they may be
+/// alive, and those left are less than half of all, or half without rank 0; wire.
+MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
+                                   std::int64_t largest_tag, base::Deadline deadline);
+
+}  // namespace guozhuang::wire::mpi

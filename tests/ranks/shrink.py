@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""shrink.py PART GZRUN SHRINKING ELASTIC [CABLE [ROUNDS]]: jobs go on without the ranks that die.
+
+    deaths    on this machine, of SHRINKING's ranks
+    scenes    and whatever else that offers, and ELASTIC, the example
+    hosts     the same deaths on two hosts that only CABLE connects; 77: not permitted
+    kills     on those hosts ranks are killed from outside, at random times, ROUNDS times
+"""
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PART, GZRUN, SHRINKING, ELASTIC = sys.argv[1:5]
+CABLE = sys.argv[5] if len(sys.argv) > 5 else ""
+ROUNDS = int(sys.argv[6]) if len(sys.argv) > 6 else 5
+LIMIT_S = 300  # a job that takes longer hangs
+
+
+def run(ranks, least, *program, code=0, says=(), hosts=None):
+    """Returns its output. Each of `says` is somewhere in it."""
+    options = ["--min-np", str(least), "--grace", "10", *program]
+    command = hosts.command_of(GZRUN, options) if hosts else [GZRUN, "-np", str(ranks), *options]
+    job = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
+    )
+    assert job.returncode == code, (command, job.returncode, job.stdout)
+    for pattern in says:
+        assert re.search(pattern, job.stdout), (pattern, job.stdout)
+    return job.stdout
+
+
+def through(ranks):
+    return [f"rank {rank} of {ranks} is through" for rank in range(ranks)]
+
+
+def check_deaths():
+    for ranks, deaths, left in (2, "20:1", 1), (4, "20:1,40:0", 2), (7, "20:1,20:2,25:0,25:3", 3):
+        run(ranks, left, SHRINKING, "steps", deaths, says=through(left))
+
+
+def check_scenes():
+    run(3, 2, SHRINKING, "old", says=through(2))
+    run(3, 2, SHRINKING, "leave", says=through(2))
+    run(3, 2, SHRINKING, "late", says=through(2))
+    run(3, 3, SHRINKING, "stopped", code=128 + signal.SIGKILL,
+        says=["shrink: rank 1 neither called it in time nor died"])
+    run(3, 3, SHRINKING, "nobody", says=through(3))
+    run(2, 2, SHRINKING, "unwanted", says=[*through(2), "made without SessionOptions::time_to"])
+    said = run(3, 1, ELASTIC, "--steps", "60", "--kill-every", "25",
+               says=["rank 2 .* died .*: 2 ranks go on", "rank 1 .* died .*: 1 ranks go on"])
+    assert re.search("^accuracy=0[.][5-9][0-9]* ranks=1$", said, re.MULTILINE), said
+
+
+def check_hosts(hosts):
+    run(4, 2, SHRINKING, "steps", "20:2,40:0", says=through(2), hosts=hosts)
+    run(4, 2, SHRINKING, "steps", "20:2,20:3", says=through(2), hosts=hosts)  # a whole host
+    run(4, 3, SHRINKING, "old", says=through(3), hosts=hosts)
+
+
+def kill_and_watch(hosts, seed):
+    """Kills a rank. Returns how long it took until the
+    others went on, in seconds."""
+    draw = random.Random(seed)
+    command = hosts.command_of(GZRUN, ["--min-np", "2", "--grace", "10", SHRINKING, "slow"])
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        pids, lines = {}, []
+        while len(pids) < 4:
+            lines.append(job.stdout.readline())
+            assert lines[-1], lines
+            if found := re.match(r"rank (\d) has pid (\d+)$", lines[-1]):
+                pids[found[1]] = int(found[2])
+        time.sleep(draw.random() / 2)
+        subprocess.run(["kill", "-9", str(pids[draw.choice(sorted(pids))])], check=True)
+        begin, end = time.monotonic(), None
+        for line in job.stdout:
+            lines.append(line)
+            if re.match("rank . is rank . of 3", line):
+                end = time.monotonic()
+        assert job.wait() == 0 and end, (seed, job.returncode, "".join(lines))
+        for line in through(3):
+            assert line + "\n" in lines, (seed, line, "".join(lines))
+        return end - begin
+
+
+def check_kills(hosts):
+    times = sorted(kill_and_watch(hosts, seed) for seed in range(ROUNDS))
+    print(f"{ROUNDS} kills; seconds until all others had gone on: median "
+          f"{times[ROUNDS // 2]:.3f}, the longest {times[-1]:.3f}")
+
+
+def main():
+    if PART in ("deaths", "scenes"):
+        return {"deaths": check_deaths, "scenes": check_scenes}[PART]()
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support/hosts"))
+    import hosts as support  # pylint: disable=import-outside-toplevel
+
+    try:
+        with support.Hosts([2, 2], CABLE) as hosts:
+            return {"hosts": check_hosts, "kills": check_kills}[PART](hosts)
+    except support.Missing as why:
+        return support.fail_or_skip(str(why))
+
+
+sys.exit(main())
