@@ -16,7 +16,7 @@ struct Policy {
     bool reproducible = false;
     /// All ranks have memory in which they stage data for each other.
     bool staging = false;
-    /// The ranks are on several hosts, the same number on each, and those of a host have such
+    /// The ranks are on several hosts, several of them on one, and those of a host have such
     /// memory.
     bool hierarchy = false;
     std::size_t small_bytes = 0;  ///< up to this size latency costs more than bytes

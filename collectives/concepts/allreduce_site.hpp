@@ -21,17 +21,20 @@ namespace guozhuang {
 ///
 /// If all ranks stage for each other, `stage(args, move)` returns move(group, args) with their
 /// PeerMemory: false if the operation was offered and did not take place. If there are several
-/// hosts with the same number of ranks, `stage_on_host(args, move)` calls move(group, args) for the
-/// ranks of this host, `across` is a Wire of the ranks that have this rank's number on each host,
-/// and `within` is the arithmetic of partial sums. `may_double_by_host(bytes)` says on all ranks
-/// whether recursive doubling may use them for a bundle of this size.
+/// hosts whose ranks share memory, `stage_on_host(args, move)` calls move(group, args) for the
+/// ranks of this host, and `within` is the arithmetic of partial sums. Each of the `columns` has a
+/// rank of every host: column c has local rank c, modulo the ranks of the host. `across` are the
+/// Wires of this rank's columns, in ascending order; if it is in none, any one of them.
+/// `may_double_by_host(bytes)` says on all ranks whether recursive doubling may use them for a
+/// bundle of this size.
 template <class S>
 concept AllreduceSite = requires(S& site, int blocks, std::size_t bytes) {
     { site.cut(blocks) } -> std::same_as<AllreduceArgs>;
     { site.scratch(bytes) } -> std::same_as<std::span<std::byte>>;
     requires Wire<std::remove_reference_t<decltype(site.wire())>>;
     requires Wire<std::remove_reference_t<decltype(site.ring())>>;
-    requires Wire<std::remove_reference_t<decltype(site.across())>>;
+    requires Wire<typename std::remove_reference_t<decltype(site.across())>::element_type>;
+    { site.columns() } -> std::same_as<int>;
     { site.within() } -> std::convertible_to<const Reduce&>;
     { site.may_double_by_host(bytes) } -> std::same_as<bool>;
 };

@@ -151,8 +151,9 @@ std::size_t host_doubling_scratch_bytes(P& local, W& across, const Blocks& block
 
 /// The same bits, for ranks on several hosts: a power of two on each, with consecutive numbers, so
 /// that the first steps are within a host. There the ranks show their bundles in memory, and the
-/// first of them adds them up and goes through the other steps for all. `local` and `across` as in
-/// hierarchical::allreduce. A room of `local` holds the bundle.
+/// first of them adds them up and goes through the other steps for all. `local`: the ranks of this
+/// host. `across`: the ranks, one of each host, with this local rank. A room of `local` holds the
+/// bundle.
 template <PeerMemory P, Wire W>
 void host_doubling_allreduce(P& local, W& across, const AllreduceArgs& args) {
     const auto bytes = args.blocks.total_bytes();
@@ -200,9 +201,10 @@ inline constexpr auto run_allreduce<Algorithm::recursive_doubling> = [](Allreduc
     auto args = site.cut(1);
     if (site.may_double_by_host(args.blocks.total_bytes()))
         return site.stage_on_host(args, [&](PeerMemory auto& local, AllreduceArgs given) {
-            given.scratch = site.scratch(recursive::host_doubling_scratch_bytes(
-                local, site.across(), given.blocks, given.reduce));
-            recursive::host_doubling_allreduce(local, site.across(), given);
+            auto& across = site.across().front();
+            given.scratch = site.scratch(
+                recursive::host_doubling_scratch_bytes(local, across, given.blocks, given.reduce));
+            recursive::host_doubling_allreduce(local, across, given);
         });
     args.scratch =
         site.scratch(recursive::doubling_scratch_bytes<W>(args.blocks, args.reduce, wire.size()));

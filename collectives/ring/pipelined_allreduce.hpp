@@ -48,16 +48,15 @@ std::size_t pipelined_scratch_bytes(const W& wire, const Blocks& blocks,
 template <Wire W>
 class PipelinedRing {
 public:
-    /// The ring's blocks begin with `first_block`; there is one for each rank, of at least two. The
-    /// arguments must outlive this.
-    PipelinedRing(W& wire, const AllreduceArgs& args, int first_block = 0)
+    /// The ring's blocks begin with `first_block`; there is one for each rank, of at least two. Its
+    /// buffers are cut from `scratch`. The arguments must outlive this.
+    PipelinedRing(W& wire, const AllreduceArgs& args, Scratch& scratch, int first_block = 0)
         : wire_(wire),
           args_(args),
           first_block_(first_block),
           chunks_(args.blocks.largest_bytes(), args.segment_bytes, wire.window_bytes()),
           sum_hops_(wire.size() - 1),
           slots_(chunks_.slots()) {
-        Scratch scratch(args.scratch);
         for (auto& slot : slots_)
             for (auto& room : slot.rooms) room = scratch.cut(chunks_.segment_bytes());
     }
@@ -175,7 +174,8 @@ private:
 template <Wire W>
 void pipelined_allreduce(W& wire, const AllreduceArgs& args) {
     if (wire.size() > 1) {
-        PipelinedRing<W>(wire, args).run();
+        Scratch scratch(args.scratch);
+        PipelinedRing<W>(wire, args, scratch).run();
     } else {
         args.blocks.for_each_run(args.blocks.whole(0), [&](std::span<std::byte> run, std::size_t) {
             args.reduce.finish(run);

@@ -154,9 +154,10 @@ Lines hierarchical_figure() {
         auto symbols = parts(rank, 4);
         const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
                             4);
-        TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, across, blocks, 64));
+        const std::span wires(&across, 1);
+        TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, wires, blocks, 64));
         const SymbolReduce reduce;
-        hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, 64}, reduce);
+        hierarchical::allreduce(local, wires, {blocks, scratch.span(), reduce, 64}, reduce);
     });
     return trace.figure({});
 }

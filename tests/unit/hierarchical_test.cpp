@@ -1,7 +1,12 @@
 #include "collectives/hierarchical/hierarchical_allreduce.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <bit>
 #include <deque>
+#include <numeric>
 
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "support/cases/bundles.hpp"
@@ -17,30 +22,56 @@ using namespace guozhuang::test;
 constexpr std::size_t room_bytes = std::size_t{32} << 10;
 constexpr std::size_t whole = std::size_t{1} << 20;
 
+/// How many ranks are on each host; they have consecutive numbers.
 struct Job {
-    int hosts = 0, locals = 0;
-    int ranks() const { return hosts * locals; }
+    std::vector<int> locals;
+    int hosts() const { return static_cast<int>(locals.size()); }
+    int ranks() const { return std::accumulate(locals.begin(), locals.end(), 0); }
+    int columns() const {
+        const int least = std::ranges::min(locals);
+        return std::ranges::max(locals) / least * least;
+    }
+    bool is_even() const { return std::ranges::min(locals) * hosts() == ranks(); }
+    std::string name() const { return fmt::format("{} ranks", fmt::join(locals, "+")); }
 };
-constexpr Job jobs[] = {{2, 1}, {2, 2}, {2, 3}, {2, 4}, {3, 1}, {3, 2}, {3, 3}, {4, 2}, {5, 2}};
+const std::vector<Job> jobs = {
+    {{1, 1}},    {{2, 2}},       {{3, 3}},          {{4, 4}},       {{1, 1, 1}}, {{2, 2, 2}},
+    {{3, 3, 3}}, {{2, 2, 2, 2}}, {{2, 2, 2, 2, 2}}, {{2, 1}},       {{1, 3}},    {{5, 3}},
+    {{3, 2, 2}}, {{3, 1, 2}},    {{1, 1, 4}},       {{1, 2, 2, 1}}, {{2, 5, 3}}};
 
-/// The channels of a rank: within its host, whose ranks have consecutive numbers, and across hosts.
+/// The channels of a rank: within its host, and across hosts for each of its columns.
 struct Group {
     ThreadGroup local;
-    ThreadWire across;
+    std::vector<ThreadWire> across;
+
+    std::size_t messages_across() const {
+        std::size_t messages = 0;
+        for (const auto& wire : across) messages += wire.messages();
+        return messages;
+    }
+    std::size_t bytes_across() const {
+        std::size_t bytes = 0;
+        for (const auto& wire : across) bytes += wire.bytes();
+        return bytes;
+    }
 };
 
 /// Runs body(rank, group) on a thread per rank; returns the groups, for their counts.
 template <class Body>
 std::vector<Group> run_job(const Job& job, const Body& body) {
     std::deque<Stages> hosts;
-    for (int host = 0; host < job.hosts; ++host) hosts.emplace_back(job.locals, room_bytes);
     std::deque<Switchboard> columns;
-    for (int local = 0; local < job.locals; ++local) columns.emplace_back(job.hosts);
+    for (int column = 0; column < job.columns(); ++column) columns.emplace_back(job.hosts());
     std::vector<Group> all_groups;
-    for (int rank = 0; rank < job.ranks(); ++rank) {
-        const int host = rank / job.locals, local = rank % job.locals;
-        all_groups.push_back({{hosts[static_cast<std::size_t>(host)], local},
-                              {columns[static_cast<std::size_t>(local)], host}});
+    for (int host = 0; host < job.hosts(); ++host) {
+        const int locals = job.locals[static_cast<std::size_t>(host)];
+        hosts.emplace_back(locals, room_bytes);
+        for (int local = 0; local < locals; ++local) {
+            auto& group = all_groups.emplace_back(Group{{hosts.back(), local}, {}});
+            for (int column = local; column < job.columns(); column += locals)
+                group.across.emplace_back(columns[static_cast<std::size_t>(column)], host);
+            if (group.across.empty()) group.across.emplace_back(columns.front(), host);
+        }
     }
     // The board is for the threads and their exceptions: no message goes through it.
     Switchboard board(job.ranks());
@@ -57,17 +88,19 @@ std::vector<Group> run_job(const Job& job, const Body& body) {
     return all_groups;
 }
 
-void hierarchical_allreduce(Group& group, TensorSpans tensors, const Reduce& reduce,
+void hierarchical_allreduce(Group& group, int columns, TensorSpans tensors, const Reduce& reduce,
                             const Reduce& within, std::size_t segment_bytes) {
-    auto& [local, across] = group;
-    const Blocks blocks(tensors, reduce.element_bytes(), local.size() * across.size());
+    const std::span across(group.across);
+    const Blocks blocks(tensors, reduce.element_bytes(), columns * across.front().size());
     TestScratch scratch(
-        hierarchical::allreduce_scratch_bytes(local, across, blocks, segment_bytes));
-    hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, segment_bytes}, within);
+        hierarchical::allreduce_scratch_bytes(group.local, across, blocks, segment_bytes));
+    hierarchical::allreduce(group.local, across, {blocks, scratch.span(), reduce, segment_bytes},
+                            within);
 }
 
 void host_doubling(Group& group, TensorSpans tensors, const Reduce& reduce) {
-    auto& [local, across] = group;
+    auto& local = group.local;
+    auto& across = group.across.front();
     const Blocks blocks(tensors, reduce.element_bytes(), 1);
     TestScratch scratch(recursive::host_doubling_scratch_bytes(local, across, blocks, reduce));
     recursive::host_doubling_allreduce(local, across, {blocks, scratch.span(), reduce});
@@ -78,32 +111,49 @@ TEST_CASE("two hosts of two ranks by hand: all end with the sums", "[hierarchica
                            {{10, 20, 30, 40}},           // rank 1, on the first host
                            {{100, 200, 300, 400}},       // rank 2, on the second host
                            {{1000, 2000, 3000, 4000}}};  // rank 3, on the second host
-    const auto groups = run_job({.hosts = 2, .locals = 2}, [&](int rank, Group& group) {
+    const auto groups = run_job({{2, 2}}, [&](int rank, Group& group) {
         const auto own = spans_of(tensors, rank);
-        hierarchical_allreduce(group, own, Sum<int>(), /*within=*/Sum<int>(), whole);
+        hierarchical_allreduce(group, 2, own, Sum<int>(), /*within=*/Sum<int>(), whole);
     });
     const BundleTensors<int> sums = {{1111, 2222, 3333, 4444}};
     CHECK(tensors == ByRank<int>{sums, sums, sums, sums});
     // Rank 0 has blocks 0 and 1: it sends its host's sum of block 1, then the whole one of block 0.
-    CHECK(groups[0].across.messages() == 2);
-    CHECK(groups[0].across.bytes() == 2 * sizeof(int));
+    CHECK(groups[0].messages_across() == 2);
+    CHECK(groups[0].bytes_across() == 2 * sizeof(int));
+}
+
+TEST_CASE("hosts of two ranks and one by hand: the lone rank is in both rings", "[hierarchical]") {
+    ByRank<int> tensors = {{{1, 2, 3, 4}},           // rank 0, on the first host
+                           {{10, 20, 30, 40}},       // rank 1, on the first host
+                           {{100, 200, 300, 400}}};  // rank 2, alone on the second host
+    const auto groups = run_job({{2, 1}}, [&](int rank, Group& group) {
+        const auto own = spans_of(tensors, rank);
+        hierarchical_allreduce(group, 2, own, Sum<int>(), /*within=*/Sum<int>(), whole);
+    });
+    const BundleTensors<int> sums = {{111, 222, 333, 444}};
+    CHECK(tensors == ByRank<int>{sums, sums, sums});
+    // As many bytes as between two lone ranks, on both hosts; none staged for nobody.
+    CHECK(groups[0].bytes_across() == 2 * sizeof(int));
+    CHECK(groups[1].bytes_across() == 2 * sizeof(int));
+    CHECK(groups[2].bytes_across() == 4 * sizeof(int));
+    CHECK(groups[2].local.bytes() == 0);
 }
 
 /// The result that an allreduce must leave on every rank, added up in its order by one thread:
-/// block b of a tensor is in the ring of local rank b / hosts, as its block b % hosts.
+/// block b of a tensor is in column b / hosts, as block b % hosts of its ring.
 template <class Format>
 BundleTensors<typename Format::Element> level_sum(const ByRank<typename Format::Element>& inputs,
                                                   const Job& job,
                                                   typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor), within(1);
     ByRank<typename Format::Element> sums;  // by host
-    for (int host = 0; host < job.hosts; ++host) {
-        const auto first = inputs.begin() + host * job.locals;
-        sums.push_back(tree_sum<Format>({first, first + job.locals}, 1));
+    for (auto first = inputs.begin(); const int locals : job.locals) {
+        sums.push_back(tree_sum<Format>({first, first + locals}, 1));
+        first += locals;
     }
     auto result = inputs[0];
-    const auto hosts = static_cast<std::size_t>(job.hosts),
-               blocks = static_cast<std::size_t>(job.ranks());
+    const auto hosts = static_cast<std::size_t>(job.hosts()),
+               blocks = hosts * static_cast<std::size_t>(job.columns());
     for (std::size_t tensor = 0; tensor < result.size(); ++tensor) {
         const auto count = result[tensor].size();
         for (std::size_t block = 0, begin = 0; block < blocks; ++block) {
@@ -130,10 +180,10 @@ TEST_CASE("hierarchical order: each host's sum first, then those in ring order",
                                all_minus = {{-big, -big, -big, -big, -big, -big}};
     // Host 0 has big in all, host 1 has 1, host 2 has -big.
     const ByRank<float> inputs = {all_big, zeros, ones, zeros, all_minus, zeros};
-    const Job job{.hosts = 3, .locals = 2};
+    const Job job{{2, 2, 2}};
     auto tensors = inputs;
     run_job(job, [&](int rank, Group& group) {
-        hierarchical_allreduce(group, spans_of(tensors, rank), Sum<float>(),
+        hierarchical_allreduce(group, 2, spans_of(tensors, rank), Sum<float>(),
                                /*within=*/Sum<float>(), whole);
     });
     // Each local rank has three of the six blocks, which are added up as (1 - big) + big,
@@ -154,16 +204,17 @@ std::vector<std::string> mismatches_over_sizes() {
     for (const auto& job : jobs) {
         const auto divisor = static_cast<typename Format::Partial>(job.ranks());
         const ScalarReduce<Format> average(divisor), within(1);
-        auto runs = sweep_runs<Format>(
-            job.ranks(), std::to_string(job.hosts) + " hosts of " + std::to_string(job.locals),
-            [&](const auto& inputs) { return level_sum<Format>(inputs, job, divisor); });
+        auto runs = sweep_runs<Format>(job.ranks(), job.name(), [&](const auto& inputs) {
+            return level_sum<Format>(inputs, job, divisor);
+        });
         run_job(job, [&](int rank, Group& group) {
             for (std::size_t i = 0; i < runs.size(); ++i) {
                 auto& run = runs[i];
                 // Every other run with more chunks in flight than usual.
-                group.across.set_window_bytes(i % 2 * 5 * run.segment_bytes);
-                hierarchical_allreduce(group, spans_of(run.tensors, rank), average, within,
-                                       run.segment_bytes);
+                for (auto& wire : group.across)
+                    wire.set_window_bytes(i % 2 * 5 * run.segment_bytes);
+                hierarchical_allreduce(group, job.columns(), spans_of(run.tensors, rank), average,
+                                       within, run.segment_bytes);
             }
         });
         add_mismatches(mismatches, runs);
@@ -173,7 +224,7 @@ std::vector<std::string> mismatches_over_sizes() {
 
 TEST_CASE("the reference of the hierarchical sum is a sum, and not that of the tree or the ring",
           "[hierarchical]") {
-    const Job job{.hosts = 3, .locals = 2};
+    const Job job{{3, 2, 1}};
     const auto integers = inputs_of<I64>(job.ranks(), {501});
     CHECK(level_sum<I64>(integers, job, 1) == tree_sum<I64>(integers, 1));
     const auto floats = inputs_of<F32>(job.ranks(), {501});
@@ -196,12 +247,13 @@ template <class Format>
 std::vector<std::string> mismatches_of_doubling() {
     std::vector<std::string> mismatches;
     for (const auto& job : jobs) {
-        if (!std::has_single_bit(static_cast<unsigned>(job.locals))) continue;
+        const int locals = job.columns();
+        if (!job.is_even() || !std::has_single_bit(static_cast<unsigned>(locals))) continue;
         const auto divisor = static_cast<typename Format::Partial>(job.ranks());
         const ScalarReduce<Format> average(divisor);
-        auto runs = sweep_runs<Format>(
-            job.ranks(), std::to_string(job.hosts) + " hosts of " + std::to_string(job.locals),
-            [&](const auto& inputs) { return tree_sum<Format>(inputs, divisor); });
+        auto runs = sweep_runs<Format>(job.ranks(), job.name(), [&](const auto& inputs) {
+            return tree_sum<Format>(inputs, divisor);
+        });
         const auto is_long = [](const auto& run) {
             std::size_t count = 0;
             for (const auto& tensor : run.tensors[0]) count += tensor.size();
@@ -213,8 +265,8 @@ std::vector<std::string> mismatches_of_doubling() {
             for (auto& run : runs) host_doubling(group, spans_of(run.tensors, rank), average);
         });
         for (int rank = 0; rank < job.ranks(); ++rank)  // one voice for each host
-            CHECK((groups[static_cast<std::size_t>(rank)].across.messages() == 0) ==
-                  (rank % job.locals != 0));
+            CHECK((groups[static_cast<std::size_t>(rank)].messages_across() == 0) ==
+                  (rank % locals != 0));
         add_mismatches(mismatches, runs);
     }
     return mismatches;
@@ -229,35 +281,36 @@ TEST_CASE("recursive doubling by hosts has the bits of the tree over all ranks",
 TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
     for (const auto& job : jobs) {
         auto inputs = inputs_of<F32>(job.ranks(), {40'099});
-        const Blocks blocks(spans_of(inputs[0]), sizeof(float), job.ranks());
+        const Blocks blocks(spans_of(inputs[0]), sizeof(float), job.columns() * job.hosts());
         const Sum<float> reduce(1);
         const std::size_t segment_bytes = 256;
         const Chunks chunks(blocks.largest_bytes(), segment_bytes);
-        const auto hops = 2 * static_cast<std::size_t>(job.hosts - 1);
+        const auto hops = 2 * static_cast<std::size_t>(job.hosts() - 1);
         std::size_t across = 0;
         for (const auto& group : run_job(job, [&](int rank, Group& here) {
-                 hierarchical_allreduce(here, spans_of(inputs, rank), reduce, reduce,
+                 hierarchical_allreduce(here, job.columns(), spans_of(inputs, rank), reduce, reduce,
                                         segment_bytes);
              })) {
-            // A rank writes the others' shares as they are, and its own one complete.
-            CHECK(group.local.bytes() == blocks.total_bytes());
+            // A rank writes the others' shares as they are, and its own ones complete.
+            CHECK(group.local.bytes() == (group.local.size() > 1 ? blocks.total_bytes() : 0));
             CHECK(group.local.rounds() == chunks.count() + 3);
-            CHECK(group.across.messages() <= hops * chunks.count());
-            CHECK(group.across.messages() >= hops * (chunks.count() - 1));
-            across += group.across.bytes();
+            const auto rings = group.local.rank() < job.columns() ? group.across.size() : 0;
+            CHECK(group.messages_across() <= rings * hops * chunks.count());
+            CHECK(group.messages_across() >= rings * hops * (chunks.count() - 1));
+            across += group.bytes_across();
         }
         CHECK(across == hops * blocks.total_bytes());  // what one ring of the hosts would move
     }
 }
 
 TEST_CASE("few segments take few rounds", "[hierarchical]") {
-    const Job job{.hosts = 2, .locals = 2};
+    const Job job{{2, 2}};
     auto inputs = inputs_of<F32>(job.ranks(), {1024});
     const Sum<float> reduce(1);
     for (const auto& [segment_bytes, rounds] :
          {std::pair<std::size_t, std::size_t>{1024, 2}, {512, 4}, {256, 7}})
         for (const auto& group : run_job(job, [&](int rank, Group& here) {
-                 hierarchical_allreduce(here, spans_of(inputs, rank), reduce, reduce,
+                 hierarchical_allreduce(here, 2, spans_of(inputs, rank), reduce, reduce,
                                         segment_bytes);
              }))
             CHECK(group.local.rounds() == rounds);
@@ -266,9 +319,9 @@ TEST_CASE("few segments take few rounds", "[hierarchical]") {
 TEST_CASE("a room holds the segments of so many hosts, or says that it cannot", "[hierarchical]") {
     CHECK(hierarchical::segment_limit_bytes(std::size_t{1} << 20, 2, 2) == std::size_t{256} << 10);
     CHECK(hierarchical::segment_limit_bytes(room_bytes, 4, 256) == 0);
-    for (const auto& [hosts, locals] : jobs)
-        CHECK(hierarchical::segment_limit_bytes(room_bytes, locals, hosts) *
-                  static_cast<std::size_t>(hosts * locals) <=
+    for (const auto& job : jobs)
+        CHECK(hierarchical::segment_limit_bytes(room_bytes, job.columns(), job.hosts()) *
+                  static_cast<std::size_t>(job.columns() * job.hosts()) <=
               room_bytes);
 }
 

@@ -89,7 +89,8 @@ TEST_CASE("a grid of all ranks") {
     const HostGrid grid(hosts, 3);
     CHECK(grid.local() == Ranks{2, 3});
     CHECK(grid.local_rank() == 1);
-    CHECK(grid.across() == Ranks{1, 3, 5});
+    CHECK(grid.columns() == 2);
+    CHECK(grid.column(1) == Ranks{1, 3, 5});
     CHECK(grid.cross_rank() == 1);
     CHECK(grid.hosts() == 3);
     CHECK(grid.is_even());
@@ -100,7 +101,7 @@ TEST_CASE("a grid of ranks that take turns on the hosts") {
     const HostGrid grid(hosts, 2);
     CHECK(grid.local() == Ranks{0, 2});
     CHECK(grid.local_rank() == 1);
-    CHECK(grid.across() == Ranks{2, 3});
+    CHECK(grid.column(1) == Ranks{2, 3});
     CHECK(grid.cross_rank() == 0);
 }
 
@@ -108,32 +109,44 @@ TEST_CASE("a grid of some ranks goes by their positions and counts their hosts o
     const Ranks hosts{0, 0, 0, 1, 1, 2, 2}, group_ranks{6, 5, 2, 0};
     const HostGrid first(hosts, group_ranks, 6), last(hosts, group_ranks, 0);
     CHECK(first.local() == Ranks{6, 5});
-    CHECK(first.across() == Ranks{6, 2});
+    CHECK(first.column(0) == Ranks{6, 2});
     CHECK(first.cross_rank() == 0);
     CHECK(first.hosts() == 2);
     CHECK(last.local() == Ranks{2, 0});
     CHECK(last.local_rank() == 1);
-    CHECK(last.across() == Ranks{5, 0});
+    CHECK(last.column(1) == Ranks{5, 0});
     CHECK(last.cross_rank() == 1);
 }
 
-TEST_CASE("a grid that is not even has no columns") {
-    const Ranks hosts{0, 0, 1};
-    for (const int rank : {0, 1, 2}) {
+TEST_CASE("in a grid that is not even the smaller hosts count around") {
+    const Ranks hosts{0, 1, 0, 1, 0, 2};
+    for (const int rank : {0, 1, 2, 3, 4, 5}) {
         const HostGrid grid(hosts, rank);
         CHECK_FALSE(grid.is_even());
-        CHECK(grid.across().empty());
-        CHECK(grid.hosts() == 2);
-        CHECK(grid.cross_rank() == (rank == 2 ? 1 : 0));
+        CHECK(grid.columns() == 3);
+        CHECK(grid.column(0) == Ranks{0, 1, 5});
+        CHECK(grid.column(1) == Ranks{2, 3, 5});
+        CHECK(grid.column(2) == Ranks{4, 1, 5});
+        CHECK(grid.hosts() == 3);
+        CHECK(grid.cross_rank() == hosts[static_cast<std::size_t>(rank)]);
     }
 }
 
+TEST_CASE("the ranks of the smallest host are in as many columns each") {
+    CHECK(HostGrid(Ranks{0, 0, 0, 1, 1}, 0).columns() == 2);
+    CHECK(HostGrid(Ranks{0, 1, 1, 1, 1, 1, 0}, 0).columns() == 4);
+    CHECK(HostGrid(Ranks{0, 1, 1, 1, 1, 1, 0}, 0).column(3) == Ranks{6, 4});
+    const HostGrid between(Ranks{0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 0);
+    CHECK(between.columns() == 4);
+    CHECK_FALSE(between.is_even());
+}
+
 TEST_CASE("one rank, or one host, is a grid too") {
-    CHECK(HostGrid(Ranks{0}, 0).across() == Ranks{0});
+    CHECK(HostGrid(Ranks{0}, 0).column(0) == Ranks{0});
     const HostGrid one(Ranks{0, 0, 0}, 1);
     CHECK(one.is_even());
     CHECK(one.local() == Ranks{0, 1, 2});
-    CHECK(one.across() == Ranks{1});
+    CHECK(one.column(1) == Ranks{1});
 }
 
 TEST_CASE("ranks that are threads take each other for ranks of several hosts") {

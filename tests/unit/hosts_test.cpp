@@ -29,7 +29,8 @@ struct Job {
     int ranks = 0, hosts = 0;
 };
 constexpr Job even_jobs[] = {{4, 2}, {6, 2}, {6, 3}, {8, 2}};
-constexpr Job other_jobs[] = {{2, 2}, {3, 2}, {5, 3}};  // a rank for each host, and uneven ones
+constexpr Job uneven_jobs[] = {{3, 2}, {5, 3}, {7, 3}};  // 2+1, 2+2+1 and 3+2+2 ranks
+constexpr Job lone_ranks = {2, 2};                       // one on each host
 
 void check(const Job& job, const RankCase& body) {
     INFO(job.ranks << " ranks on " << job.hosts << " hosts");
@@ -37,7 +38,8 @@ void check(const Job& job, const RankCase& body) {
 }
 void check_all(const RankCase& body) {
     for (const auto& job : even_jobs) check(job, body);
-    for (const auto& job : other_jobs) check(job, body);
+    for (const auto& job : uneven_jobs) check(job, body);
+    check(lone_ranks, body);
 }
 
 /// The algorithms that rank 0 used, as its timeline names them.
@@ -115,12 +117,12 @@ TEST_CASE("a session knows where its rank is") {
 }
 
 TEST_CASE(
-    "large tensors go level by level where there are as many ranks on each host, and else around "
-    "the ring") {
+    "large tensors go level by level where a host has several ranks, and else around the ring") {
     for (const auto& job : even_jobs) CHECK(algorithms(job, 100'003) == Names{"hierarchical"});
-    for (const auto& job : other_jobs) CHECK(algorithms(job, 100'003) == Names{"ring"});
+    for (const auto& job : uneven_jobs) CHECK(algorithms(job, 100'003) == Names{"hierarchical"});
+    CHECK(algorithms(lone_ranks, 100'003) == Names{"ring"});
     CHECK(algorithms({4, 2}, 100'003, true) == Names{"hierarchical"});
-    CHECK(algorithms({3, 2}, 100'003, true) == Names{"ring"});
+    CHECK(algorithms({3, 2}, 100'003, true) == Names{"hierarchical"});
     CHECK(algorithms({4, 1}, 100'003, true) == Names{"staged"});
     CHECK(algorithms({4, 2}, 100) == Names{"recursive_doubling"});
     const Environment forced("GUOZHUANG_ALGORITHM", "ring");
@@ -175,7 +177,7 @@ TEST_CASE("process sets, joins and training on several hosts") {
 }
 
 TEST_CASE("sums of large tensors on several hosts do not hang on what travels with them") {
-    for (const auto& job : {Job{4, 2}, Job{6, 3}}) {
+    for (const auto& job : {Job{4, 2}, Job{6, 3}, Job{5, 2}}) {
         const auto expected = averages(job, false);
         CHECK((averages(job, true) == expected));
         const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
@@ -187,7 +189,7 @@ TEST_CASE("sums of large tensors on several hosts do not hang on what travels wi
 
 TEST_CASE("reproducible sums do not hang on the hosts") {
     const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
-    for (const int ranks : {4, 6}) {
+    for (const int ranks : {4, 5, 6}) {
         const auto expected = averages({ranks, 1}, false);
         for (const int hosts : {2, 3, ranks}) CHECK((averages({ranks, hosts}, true) == expected));
     }

@@ -80,7 +80,8 @@ public:
 
     GroupWire& wire() noexcept { return backend_.wire_; }
     GroupWire& ring() noexcept { return backend_.ring_; }
-    GroupWire& across() { return backend_.hierarchy_.value().across(); }
+    std::span<GroupWire> across() { return backend_.hierarchy_.value().across(); }
+    int columns() const noexcept { return backend_.grid_.columns(); }
     const device::HostReduce& within() const { return sum_.within; }
     bool may_double_by_host(std::size_t bytes) const {
         return backend_.hierarchy_ && backend_.hierarchy_->may_double(bytes);

@@ -112,25 +112,29 @@ std::optional<SetStagingBuffers> SetStagingBuffers::create_shared(wire::GroupWir
 
 bool Hierarchy::fits(const wire::Group& group) {
     const auto grid = grid_of(group);
-    const auto locals = static_cast<int>(grid.local().size());
-    return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
+    return grid.hosts() > 1 && grid.columns() > 1 &&
            hierarchical::segment_limit_bytes(wire::Staging::room_bytes(stage_bytes_of(group, grid)),
-                                             locals,
+                                             grid.columns(),
                                              grid.hosts()) >= hierarchical::least_segment_bytes;
 }
 
 bool Hierarchy::may_double(std::size_t bytes) {
     auto& group = local_.group();
-    return std::has_single_bit(grid_.local().size()) &&
+    return grid_.is_even() && std::has_single_bit(grid_.local().size()) &&
            std::ranges::is_sorted(grid_.host_by_host()) &&
            bytes <= group.room(group.rank(), group.round()).size();
 }
 
-/// Messages across hosts use the group's own tag: each rank runs its bundles in one order, so no
-/// two ranks mistake one for another.
+/// Messages across hosts use the group's own tag: each rank runs its bundles in one order, and
+/// within a bundle its columns, so no two ranks mistake one for another.
 Hierarchy::Hierarchy(const wire::Group& group, const wire::Staging& staging)
-    : grid_(grid_of(group)),
-      local_(group.subgroup(grid_.local(), grid_.local_rank()), staging),
-      across_(group.subgroup(grid_.across(), grid_.cross_rank())) {}
+    : grid_(grid_of(group)), local_(group.subgroup(grid_.local(), grid_.local_rank()), staging) {
+    const auto step = static_cast<int>(grid_.local().size());
+    for (int column = grid_.local_rank(); column < grid_.columns(); column += step)
+        columns_.push_back(grid_.column(column));
+    if (columns_.empty()) columns_.push_back(grid_.column(0));
+    for (const auto& ranks : columns_)
+        across_.emplace_back(group.subgroup(ranks, grid_.cross_rank()));
+}
 
 }  // namespace guozhuang::backends

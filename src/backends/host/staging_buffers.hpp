@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "backends/host/staging_tuner.hpp"
 #include "topology/host_grid.hpp"
@@ -44,11 +45,11 @@ private:
 };
 
 /// A group on several hosts, for hierarchical algorithms: the ranks on this rank's host, and the
-/// ranks with its local rank on each host.
+/// ranks of its columns (see topology::HostGrid).
 class Hierarchy {
 public:
-    /// Whether the group can have one: each host has the same number of ranks, more than one, and
-    /// the stages are large enough. The same on all ranks.
+    /// Whether the group can have one: there are several hosts, one with several ranks, and the
+    /// stages are large enough. The same on all ranks.
     static bool fits(const wire::Group& group);
     /// `staging`: of the ranks on this host.
     Hierarchy(const wire::Group& group, const wire::Staging& staging);
@@ -59,12 +60,15 @@ public:
     bool may_double(std::size_t bytes);
 
     StagingTuner& local() noexcept { return local_; }
-    wire::GroupWire& across() noexcept { return across_; }
+    /// For each column of this rank, in ascending order; for a rank of no column that of the first,
+    /// as this host's rank sees it.
+    std::span<wire::GroupWire> across() noexcept { return across_; }
 
 private:
     topology::HostGrid grid_;
     StagingTuner local_;
-    wire::GroupWire across_;
+    std::vector<std::vector<int>> columns_;  ///< world ranks of each in across_
+    std::vector<wire::GroupWire> across_;
 };
 
 }  // namespace guozhuang::backends
