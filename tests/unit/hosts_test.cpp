@@ -168,7 +168,7 @@ TEST_CASE("random operations on several hosts, in random orders") {
 }
 
 TEST_CASE("process sets, joins and training on several hosts") {
-    for (const auto& job : {Job{4, 2}, Job{3, 2}}) {
+    for (const auto& job : {Job{4, 2}, Job{3, 2}, Job{5, 2}}) {
         for (const auto& body : all_process_set_cases) check(job, body);
         check(job, random_operations_in_sets(seed(), 5));
         for (const auto& body : all_join_cases) check(job, body);
