@@ -64,7 +64,8 @@ public:
     /// at once, on other hosts as soon as they hear of it. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
     /// Returns the status of another rank of the world; empty if this rank cannot see it, because
-    /// it is on another host or shares no memory.
+    /// it shares no memory, or no datagram comes from its host. A rank of another host is asked:
+    /// its status `is_awaited` until it has answered, for a second at most. Never blocks.
     virtual std::optional<trace::RankStatus> look_at(int rank) = 0;
     /// Gives up every message in flight, once the job is over for this rank: nothing more arrives,
     /// and later calls throw Error(aborted). Returns false if some messages cannot be stopped:

@@ -49,87 +49,84 @@ std::string_view has_or_have(std::span<const int> ranks) {
 
 }  // namespace
 
-const std::optional<SetSnapshot::RankSnapshot>& SetSnapshot::at(int rank) {
-    const auto [snapshot, is_new] = snapshots_.try_emplace(rank);
-    if (is_new) snapshot->second = look_at(rank);
-    return snapshot->second;
+const std::optional<trace::RankStatus>& SetSnapshot::at(int rank) {
+    const auto [status, is_new] = statuses_.try_emplace(rank);
+    if (is_new) status->second = job_.look_at(rank);
+    return status->second;
 }
 
-std::optional<SetSnapshot::RankSnapshot> SetSnapshot::look_at(int rank) const {
-    auto status = job_.look_at(rank);
-    if (!status) return std::nullopt;
-    const auto& activity = *status->activity;
-    RankSnapshot snapshot{.status = std::move(*status), .waiting = {}, .last = {}};
-    snapshot.is_crowded = activity.unlisted_count > 0;
-    for (const auto& slot : activity.waiting)
-        if (auto content = slot.note.read()) snapshot.waiting.push_back(std::move(*content));
-    if (activity.last_pending != nullptr) snapshot.last = activity.submitted.read();
-    const auto is_join = [&](const Content& content) {
-        return content.kind == name_of(OperationKind::join) &&
-               content.text ==
-                   as_noted(content.kind, std::string(bare(content.text)), group_ranks_);
-    };
-    snapshot.has_joined = std::ranges::any_of(snapshot.waiting, is_join) ||
-                          (snapshot.last && is_join(*snapshot.last));
-    return snapshot;
-}
-
-StallReport::StallReport(const Request& request, bool decided, SetSnapshot& set_snapshot)
-    : request_(request),
+StallReport::StallReport(const Stalled& stalled, bool decided, SetSnapshot& set_snapshot)
+    : stalled_(stalled),
+      request_(stalled.pending->request()),
       decided_(decided),
       set_snapshot_(set_snapshot),
-      name_(as_noted(request.operation(), request.name, set_snapshot.group_ranks())) {
+      name_(as_noted(request_.operation(), request_.name, set_snapshot.group_ranks())) {
     for (int group_rank = 0; group_rank < set_snapshot.size(); ++group_rank) {
         const int rank = set_snapshot.group_ranks().world_rank(group_rank);
         if (is(Request::Kind::point_to_point) && rank != set_snapshot.rank() &&
-            rank != set_snapshot.group_ranks().world_rank(request.route.peer))
+            rank != set_snapshot.group_ranks().world_rank(request_.route.peer))
             continue;
-        const auto& snapshot = set_snapshot.at(rank);
-        if (rank == set_snapshot.rank() || (snapshot && waits_too(*snapshot)))
+        const auto& status = set_snapshot.at(rank);
+        if (rank == set_snapshot.rank() || (status && waits_too(*status))) {
             waiting_.push_back(rank);
-        else if (!snapshot)
+            is_complete_ |= !is_first() && stalled.limit == 0ms;  // the first one reports it
+            if (!is_first() && stalled.limit == 0ms) return;
+        } else if (!status)
             unseen_.push_back(rank);
-        else if (is_needed(*snapshot))
-            (snapshot->is_crowded && !snapshot->status.is_stopped ? unseen_ : missing_)
-                .push_back(rank);
+        else if (status->is_awaited)
+            is_complete_ = false;
+        else if (status->process.empty())
+            silent_.push_back(rank);
+        else if (is_needed(*status))
+            (status->is_crowded && !status->is_stopped ? unseen_ : missing_).push_back(rank);
     }
 }
 
-bool StallReport::waits_too(const SetSnapshot::RankSnapshot& snapshot) const {
-    return !snapshot.status.is_stopped && !is(Request::Kind::point_to_point) &&
-           has_submitted(snapshot);
+bool StallReport::waits_too(const trace::RankStatus& status) const {
+    return !status.is_stopped && !is(Request::Kind::point_to_point) && has_submitted(status);
 }
 
-bool StallReport::has_submitted(const SetSnapshot::RankSnapshot& snapshot) const {
-    return std::ranges::find(snapshot.waiting, name_, &Content::text) != snapshot.waiting.end() ||
-           (is(Request::Kind::collective) && snapshot.last && snapshot.last->text == name_);
+bool StallReport::has_submitted(const trace::RankStatus& status) const {
+    return std::ranges::find(status.waiting, name_, &Content::text) != status.waiting.end() ||
+           (is(Request::Kind::collective) && status.last && status.last->text == name_);
+}
+
+bool StallReport::has_joined(const trace::RankStatus& status) const {
+    const auto is_join = [&](const Content& content) {
+        return content.kind == name_of(OperationKind::join) &&
+               content.text == as_noted(content.kind, std::string(bare(content.text)),
+                                        set_snapshot_.group_ranks());
+    };
+    return std::ranges::any_of(status.waiting, is_join) || (status.last && is_join(*status.last));
 }
 
 /// A joined rank is not needed, unless the operation has begun, or is the closing.
-bool StallReport::is_needed(const SetSnapshot::RankSnapshot& snapshot) const {
-    return decided_ || snapshot.status.is_stopped || is(Request::Kind::closing) ||
-           !snapshot.has_joined;
+bool StallReport::is_needed(const trace::RankStatus& status) const {
+    return decided_ || status.is_stopped || is(Request::Kind::closing) || !has_joined(status);
 }
 
 bool StallReport::has_stopped() const {
-    return std::ranges::any_of(
-        missing_, [this](int rank) { return set_snapshot_.at(rank)->status.is_stopped; });
+    return std::ranges::any_of(missing_,
+                               [this](int rank) { return set_snapshot_.at(rank)->is_stopped; });
 }
 
 int StallReport::culprit() const {
-    return !missing_.empty()  ? missing_.front()
-           : !unseen_.empty() ? unseen_.front()
-                              : set_snapshot_.rank();
+    for (const auto* ranks : {&missing_, &silent_, &unseen_})
+        if (!ranks->empty()) return ranks->front();
+    return set_snapshot_.rank();
 }
 
-std::string StallReport::text(const Stalled& stalled) const {
+std::string StallReport::text() const {
     const auto& group_ranks = set_snapshot_.group_ranks();
     auto text = fmt::format(
         "{}{} has been waiting for {}{} on {}", request_.label(),
-        group_ranks.are_the_world() ? "" : " in " + group_ranks.name(), duration(stalled.age),
-        stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "",
+        group_ranks.are_the_world() ? "" : " in " + group_ranks.name(), duration(stalled_.age),
+        stalled_.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled_.limit)) : "",
         base::list_ranks(waiting_));
     text += culprits();
+    if (!silent_.empty())
+        text += fmt::format("; {} {} not answer", base::list_ranks(silent_),
+                            silent_.size() == 1 ? "does" : "do");
     if (!unseen_.empty())
         text += fmt::format("; whether {} {} {} cannot be seen from here",
                             base::list_ranks(unseen_), has_or_have(unseen_), deed());
@@ -145,16 +142,14 @@ std::string StallReport::culprits() const {
     std::map<std::string, std::vector<int>> waiters;
     std::vector<std::string> others;
     for (const int rank : missing_) {
-        const auto& snapshot = *set_snapshot_.at(rank);
-        const bool is_stopped = snapshot.status.is_stopped;
-        const bool takes_part = decided_ || (is_stopped && has_submitted(snapshot));
-        if (!takes_part && !is_stopped && !snapshot.waiting.empty())
-            waiters[nearest(snapshot.waiting)].push_back(rank);
+        const auto& status = *set_snapshot_.at(rank);
+        const bool takes_part = decided_ || (status.is_stopped && has_submitted(status));
+        if (!takes_part && !status.is_stopped && !status.waiting.empty())
+            waiters[nearest(status.waiting)].push_back(rank);
         else
             others.push_back(fmt::format("; rank {} {} ({}; {})", rank,
                                          takes_part ? "does not come forward" : "has not " + deed(),
-                                         snapshot.status.process,
-                                         trace::describe(*snapshot.status.activity)));
+                                         status.process, status.doing));
     }
     std::string text;
     for (const auto& [other, ranks] : waiters)

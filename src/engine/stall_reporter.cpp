@@ -37,8 +37,9 @@ void StallReporter::look(Requests pending,
 }
 
 /// Returns whether there is something to warn of; warns unless enough has been said at this look.
-/// Aborts the job for an operation at its limit if some rank has not submitted it, is stopped, or
-/// cannot be seen from here. A join may take as long as other ranks have data, so only a stopped
+/// Leaves an operation to the next look if other hosts have yet to answer. Aborts the job for an
+/// operation at its limit if some rank has not submitted it, is stopped, or cannot be seen from
+/// here. A join may take as long as other ranks have data, so only a stopped
 /// rank counts for it; the closing has no limit.
 bool StallReporter::report(const Stalled& stalled, const Progress& progress,
                            SetSnapshot& set_snapshot, std::size_t said) {
@@ -46,16 +47,20 @@ bool StallReporter::report(const Stalled& stalled, const Progress& progress,
     const bool is_collective = request.kind == Request::Kind::collective,
                is_open = is_collective && !progress.is_resolved;
     const bool is_join = is_collective && request.description->operation == OperationKind::join;
-    const StallReport report(request, is_collective && !is_open, set_snapshot);
+    const StallReport report(stalled, is_collective && !is_open, set_snapshot);
+    if (!report.is_complete()) {
+        if (stalled.warn) watch_.repeat(stalled);
+        return false;
+    }
     if (is_join && !report.has_stopped()) return false;
     const bool is_unmet = is_open ? report.has_culprits() : progress.is_unmatched;
     if (stalled.limit.count() > 0 && request.kind != Request::Kind::closing &&
         (is_unmet || report.has_stopped() || report.has_unseen()))
         context_.job->abort(
-            {.rank = report.culprit(), .text = report.text(stalled), .code = ErrorCode::timeout});
+            {.rank = report.culprit(), .text = report.text(), .code = ErrorCode::timeout});
     if (!stalled.warn || !report.is_first()) return false;
     if (said >= most_said) return true;
-    auto text = report.text(stalled);
+    auto text = report.text();
     const base::Lock lock(mutex_);
     warnings_.push_back(std::move(text));
     return true;

@@ -52,6 +52,9 @@ public:
     std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending,
                               base::Clock::time_point now);
 
+    /// Makes the next look warn again.
+    void repeat(const Stalled& stalled) { observations_[stalled.pending].next_warning = {}; }
+
 private:
     struct Observation {
         base::Clock::time_point since, next_warning, deadline;

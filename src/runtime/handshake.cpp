@@ -165,7 +165,7 @@ private:
             auto text = fmt::format("init: nothing was heard of {} for {} minutes",
                                     base::list_ranks(missing), time_to_hear.count());
             for (const int rank : missing)
-                if (const auto status = transport_.look_at(rank))
+                if (const auto status = transport_.look_at(rank); status && !status->is_awaited)
                     text += fmt::format("; rank {}: {}", rank, status->process);
             throw Error(ErrorCode::timeout, text, {.operation = "init", .ranks = missing});
         }

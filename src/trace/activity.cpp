@@ -102,4 +102,44 @@ std::string describe(const Activity& activity) {
     return "before its first operation";
 }
 
+RankStatus status_of(const Activity& activity, std::string process, bool is_stopped) {
+    RankStatus status{.process = std::move(process),
+                      .is_stopped = is_stopped,
+                      .is_crowded = activity.unlisted_count > 0,
+                      .doing = describe(activity)};
+    for (const auto& slot : activity.waiting)
+        if (auto content = slot.note.read()) status.waiting.push_back(std::move(*content));
+    if (activity.last_pending != nullptr) status.last = activity.submitted.read();
+    return status;
+}
+
+// As lines, since notes have no line breaks.
+std::string encode(RankStatus status, std::size_t most_bytes) {
+    for (;; status.waiting.pop_back(), status.is_crowded = true) {
+        const auto last = status.last.value_or(Note::Content{});
+        auto text = fmt::format(
+            "{}\n{}{}\n{}\n{}\n{}\n", status.process, status.is_stopped ? "stopped " : "",
+            status.is_crowded ? "crowded" : "", status.doing, last.kind, last.text);
+        for (const auto& each : status.waiting)
+            text += fmt::format("{}\n{}\n", each.kind, each.text);
+        if (text.size() <= most_bytes || status.waiting.empty()) return text;
+    }
+}
+
+std::optional<RankStatus> decode(std::string_view text) {
+    std::vector<std::string> lines;
+    for (std::size_t end = 0; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
+        lines.push_back(printable(text.substr(0, end)));
+    constexpr std::size_t first = 5;  // of the operations
+    if (!text.empty() || lines.size() < first || lines.size() % 2 != first % 2) return std::nullopt;
+    RankStatus status{.process = lines[0],
+                      .is_stopped = lines[1].starts_with("stopped"),
+                      .is_crowded = lines[1].ends_with("crowded"),
+                      .doing = lines[2]};
+    if (!lines[3].empty()) status.last = {lines[3], lines[4]};
+    for (std::size_t i = first; i < lines.size(); i += 2)
+        status.waiting.push_back({lines[i], lines[i + 1]});
+    return status;
+}
+
 }  // namespace guozhuang::trace

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace guozhuang::trace {
 
@@ -43,7 +44,7 @@ struct WaitingSlot {
 };
 
 /// A rank's current activity. It lies in shared memory; the other ranks of the host look at it when
-/// this rank is late or dead.
+/// this rank is late or dead, and tell other hosts (RankStatus).
 struct alignas(64) Activity {
     /// The last operation that the program asked for: "allreduce", "loss" or "loss in process set
     /// 0,2".
@@ -62,11 +63,17 @@ struct alignas(64) Activity {
     std::atomic<bool> closed{false};
 };
 
-/// Another rank as this rank sees it.
+/// The activity of a rank, as this rank read it, or another one on that rank's host.
 struct RankStatus {
-    const Activity* activity = nullptr;  ///< valid as long as the rank's doorbell
-    std::string process;                 ///< for messages: "pid 7, stopped"
-    bool is_stopped = false;             ///< then it writes nothing
+    /// For messages: "pid 7, stopped". Empty: nobody on its host answers.
+    std::string process = {};
+    bool is_stopped = false;  ///< then it writes nothing
+    bool is_awaited = false;  ///< its host has been asked: look again a little later
+    bool is_crowded = false;  ///< more operations are overdue than `waiting` lists
+    std::string doing = {};   ///< as describe() says
+    std::vector<Note::Content> waiting = {};  ///< overdue operations
+    /// The operation that it submitted last, if that is pending.
+    std::optional<Note::Content> last = {};
 };
 
 /// Takes a slot of this rank's activity, until its `taken` is cleared; null if all are taken. Any
@@ -75,5 +82,12 @@ WaitingSlot* take_slot(Activity& activity) noexcept;
 
 /// "during allreduce 'grad7'", "after it had submitted ...", "before its first operation".
 std::string describe(const Activity& activity);
+
+RankStatus status_of(const Activity& activity, std::string process, bool is_stopped);
+/// Writes a status for another rank, in at most so many bytes (1000 or more): some of the waiting
+/// operations may be left out.
+std::string encode(RankStatus status, std::size_t most_bytes);
+/// Empty if that is no status.
+std::optional<RankStatus> decode(std::string_view text);
 
 }  // namespace guozhuang::trace

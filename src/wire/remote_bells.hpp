@@ -3,9 +3,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/wait.hpp"
+#include "trace/activity.hpp"
 #include "wire/socket.hpp"
 
 namespace guozhuang::wire {
@@ -17,6 +24,8 @@ namespace guozhuang::wire {
 /// A host has several addresses, and not all can be reached from everywhere. So a rank that has not
 /// been heard yet is rung at all of them, and answers; where it answers from, it is rung from then
 /// on.
+///
+/// By datagrams ranks are also asked what they are doing.
 class RemoteBells {
 public:
     /// Throws Error(unavailable).
@@ -37,25 +46,46 @@ public:
     /// rings.
     bool are_silent() const noexcept { return silent_ranks_ > 0; }
 
+    /// Asks what a rank of another host is doing. Returns its latest answer, or a status that
+    /// `is_awaited`: ask again a little later, which also makes up for a loss. `there`: the ranks
+    /// of its host, which take turns to be asked. If none has answered for a second: an empty
+    /// status, or nothing if none has ever been heard. Never blocks. Any thread.
+    std::optional<trace::RankStatus> ask(int rank, std::span<const int> there);
+
     // One thread at a time:
     /// Readable when receive() should be called.
     int descriptor() const noexcept { return socket_.descriptor(); }
-    /// Takes what has arrived, and wakes whom it is for. Returns whether somebody slept.
-    bool receive(base::Doorbell& bell) noexcept;
+    using LookAt = std::function<std::optional<trace::RankStatus>(int rank)>;
+    /// Takes what has arrived, wakes whom it is for, and answers by `look_at`. Returns whether
+    /// somebody slept.
+    bool receive(base::Doorbell& bell, const LookAt& look_at = {}) noexcept;
 
 private:
+    static constexpr std::uint32_t most_bytes = 8000;  ///< of an answer
+
     /// As plain bytes.
     struct Datagram {
         decltype(Endpoint::token) token{};  ///< of the receiver
         std::int32_t from = 0;
         base::Audience audience = 0;
         std::uint32_t wants_answer = 0;
+        std::uint32_t room = 0;   ///< not 0: it asks about a rank, in at most so many bytes
+        std::int32_t about = -1;  ///< that rank, or the one that the following bytes are about
+    };
+    /// About one rank.
+    struct Inquiry {
+        base::Clock::time_point since{}, asked{}, answered{};
+        std::size_t count = 0;  ///< of questions since the last answer
+        trace::RankStatus status = {};
     };
 
     in_addr_t address_of(int rank) const noexcept {
         return addresses_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
     }
-    void send(int rank, base::Audience audience, bool wants_answer, in_addr address) noexcept;
+    void send(int rank, Datagram datagram) noexcept;
+    void send_to(in_addr address, int rank, Datagram datagram, std::string_view text = {}) noexcept;
+    void answer(const Datagram& question, in_addr address, const LookAt& look_at) noexcept;
+    void take_answer(int about, std::string_view text) noexcept;
 
     static constexpr std::uint32_t most_unannounced = 3;
 
@@ -66,6 +96,8 @@ private:
     std::vector<Endpoint> endpoints_;                      ///< of all ranks
     std::vector<std::atomic<in_addr_t>> addresses_;        ///< from which they have been heard
     std::vector<std::atomic<std::uint32_t>> unannounced_;  ///< their messages since their last ring
+    base::Mutex mutex_;
+    std::map<int, Inquiry> inquiries_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang::wire

@@ -1,4 +1,5 @@
-// A training step that goes wrong as the argument says. docs/errors.md shows the output.
+// A training step that goes wrong as the argument says, on the first rank of the second host if
+// there are two. docs/errors.md shows the output on four ranks.
 #include <signal.h>
 
 #include <chrono>
@@ -19,13 +20,16 @@ int main(int argc, char** argv) {
         const std::vector<std::int64_t> shape = is("shape", 1) ? std::vector<std::int64_t>{10, 100}
                                                                : std::vector<std::int64_t>{100, 10};
         gz::allreduce(bias, {.name = "grad/fc2.bias"});
-        // Rank 2 is late, so it is always the others who wait for the longest.
-        if (session.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-        if (is("kill", 2)) raise(SIGKILL);
-        const bool missing = is("missing", 2);
+        const int late = session.size() / 2;
+        // It is always the others who wait for the longest.
+        if (session.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        if (is("kill", late)) raise(SIGKILL);
+        if (is("stop", late)) raise(SIGSTOP);
+        if (is("busy", late)) std::this_thread::sleep_for(std::chrono::minutes(1));
+        const bool missing = is("missing", late);
         if (!missing)
             gz::allreduce(gz::TensorView(weight, shape),
-                          {.name = is("typo", 2) ? "grad/fc1.weigth" : "grad/fc1.weight"});
+                          {.name = is("typo", late) ? "grad/fc1.weigth" : "grad/fc1.weight"});
         gz::allreduce(loss, {.name = "loss"});
         return 0;
     });

@@ -75,6 +75,49 @@ TEST_CASE("a reader gets a whole note, whoever writes meanwhile") {
     CHECK(torn == 0);
 }
 
+TEST_CASE("a status is read as it was written, as far as there was room") {
+    using namespace guozhuang::trace;
+    Activity activity;
+    activity.running.write("init");
+    activity.submitted.write("allreduce", "a");
+    auto status = status_of(activity, "pid 7", false);
+    CHECK_FALSE(status.last);
+    activity.last_pending = &activity;
+    activity.submitted.write("barrier");
+    take_slot(activity)->note.write("allreduce", "b in process set 0,2");
+    take_slot(activity)->note.write("barrier");
+    for (const bool is_stopped : {false, true}) {
+        for (const int unlisted : {0, 1}) {
+            activity.unlisted_count = unlisted;
+            status = status_of(activity, "pid 7, stopped", is_stopped);
+            const auto read = decode(encode(status, 1000));
+            REQUIRE(read);
+            CHECK(read->process == "pid 7, stopped");
+            CHECK(read->doing == "during init");
+            CHECK(read->is_stopped == is_stopped);
+            CHECK(read->is_crowded == (unlisted == 1));
+            CHECK_FALSE(read->is_awaited);
+            REQUIRE(read->last);
+            CHECK((read->last->kind == "barrier" && read->last->text.empty()));
+            REQUIRE(read->waiting.size() == 2);
+            CHECK(read->waiting[0].text == "b in process set 0,2");
+            CHECK(read->waiting[1].kind == "barrier");
+        }
+    }
+    status.is_crowded = false;
+    for (int each = 0; each < 10; ++each)
+        status.waiting.push_back({"allreduce", std::string(215, 'x')});
+    const auto text = encode(status, 1000);
+    CHECK(text.size() <= 1000);
+    CHECK((decode(text)->waiting.size() == 6 && decode(text)->is_crowded));
+    for (std::size_t size = 0; size < text.size(); ++size) {
+        const auto part = decode(text.substr(0, size));
+        CHECK((!part || part->waiting.size() < 6));
+    }
+    CHECK_FALSE(decode(text + "x"));
+    CHECK(decode("a\x1b\nb\nc\nd\ne\n")->process == "a?");
+}
+
 TEST_CASE("what a rank was doing, in words") {
     Activity activity;
     CHECK(describe(activity) == "before its first operation");

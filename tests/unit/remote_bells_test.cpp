@@ -109,7 +109,8 @@ TEST_CASE("strangers ring nobody: without the token, too short, of a rank that t
         decltype(endpoint.token) token;
         std::int32_t from = 0;
         base::Audience audience = base::everybody;
-        std::uint32_t wants_answer = 1;
+        std::uint32_t wants_answer = 1, room = 0;
+        std::int32_t about = -1;
     } rubbish{endpoint.token};
     const wire::Socket stranger(wire::Socket::open(SOCK_DGRAM));
     for (const int from : {-1, 2, 1 << 30, 0}) {
@@ -122,6 +123,70 @@ TEST_CASE("strangers ring nobody: without the token, too short, of a rank that t
     }
     CHECK(job.bell.rings == 0);
     CHECK_FALSE(job.one.has_heard(0));
+}
+
+TEST_CASE("a rank of another host says what it does, in as much room as there is") {
+    TwoHosts two;
+    const std::vector<int> there{1};
+    trace::RankStatus theirs{.process = "pid 7, running", .doing = "during init"};
+    for (int each = 0; each < 64; ++each)
+        theirs.waiting.push_back({"allreduce", std::string(200, 'x')});
+    const wire::RemoteBells::LookAt nobody,
+        look_at = [&](int rank) { return rank == 1 ? std::optional(theirs) : std::nullopt; };
+    base::Doorbell of_zero;
+    /// Asks until there is an answer with so many operations; so many questions are lost before.
+    const auto ask = [&](std::size_t waiting, int lost = 0) {
+        for (;;) {
+            const auto status = two.zero.ask(1, there);
+            REQUIRE(status);
+            if (!status->is_awaited && status->waiting.size() == waiting) return *status;
+            CHECK((status->is_awaited == status->process.empty()));
+            if (has_mail(two.one, 30ms))
+                CHECK_FALSE(two.one.receive(two.bell, lost-- > 0 ? nobody : look_at));
+            if (has_mail(two.zero, 0ms)) CHECK_FALSE(two.zero.receive(of_zero));
+        }
+    };
+    const auto long_one = ask(37);
+    CHECK(long_one.is_crowded);
+    CHECK(long_one.process == theirs.process);
+    theirs.waiting.pop_back();
+    CHECK(ask(6, 2).is_crowded);  // fits a packet, since long answers may get lost
+    CHECK(ask(37).is_crowded);
+    theirs.waiting.clear();
+    CHECK_FALSE(ask(0).is_crowded);
+    CHECK(two.bell.rings == 0);
+    // It falls silent.
+    const auto start = base::Clock::now();
+    auto status = two.zero.ask(1, there);
+    while (status && (status->is_awaited || !status->process.empty()))
+        status = two.zero.ask(1, there);
+    CHECK(base::Clock::now() - start >= 900ms);
+    REQUIRE(status);
+    CHECK_FALSE(status->is_awaited);
+}
+
+TEST_CASE("a neighbour is asked about a rank that does not answer, and nobody in vain for long") {
+    wire::RemoteBells zero, one, two;
+    const std::vector<wire::Endpoint> endpoints{zero.endpoint(), one.endpoint(), two.endpoint()};
+    zero.connect(0, endpoints);
+    two.connect(2, endpoints);
+    const std::vector<int> there{1, 2};
+    base::Doorbell bell;
+    std::optional<trace::RankStatus> status;
+    while ((status = zero.ask(1, there)) && status->is_awaited) {
+    }
+    CHECK_FALSE(status);  // nobody has ever been heard: there may be a firewall
+    const auto look_at = [](int rank) {
+        return rank == 1 ? std::optional(
+                               trace::RankStatus{.process = "pid 7, stopped", .is_stopped = true})
+                         : std::nullopt;
+    };
+    while (!(status = zero.ask(1, there)) || status->process.empty()) {
+        if (has_mail(two, 5ms)) two.receive(bell, look_at);
+        if (has_mail(zero, 5ms)) zero.receive(bell);
+    }
+    CHECK(status->is_stopped);
+    CHECK_FALSE(has_mail(zero, 0ms));
 }
 
 TEST_CASE("a monitor takes datagrams on its thread, seldom if nobody sleeps") {

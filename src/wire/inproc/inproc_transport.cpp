@@ -214,8 +214,7 @@ public:
     void count_staged(std::size_t bytes) noexcept override { traffic_.count_bytes(bytes); }
     std::size_t stage_bytes() const noexcept override { return state_->stage_bytes; }
     std::optional<trace::RankStatus> look_at(int rank) override {
-        return trace::RankStatus{.activity = &state_->of(rank).activity,
-                                 .process = "a thread of this process"};
+        return trace::status_of(state_->of(rank).activity, "a thread of this process", false);
     }
     void nudge(int rank, base::Audience audience) noexcept override {
         base::nudge(state_->of(rank).bell, audience);

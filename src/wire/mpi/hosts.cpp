@@ -278,6 +278,18 @@ std::optional<HostMemory> share_memory(MPI_Comm host_comm, const Host& host, boo
     return std::nullopt;
 }
 
+/// A rank of this host; empty if it is not, or shares no memory.
+std::optional<trace::RankStatus> look_at_neighbour(Host& host, int rank) {
+    const auto* const activity = activity_of(host, rank);
+    if (activity == nullptr) return std::nullopt;
+    const auto other = std::ranges::find(host.others, rank, &Monitor::WatchedProcess::rank);
+    const auto process = other == host.others.end() ? base::this_process() : other->id;
+    const auto state = base::is_visible(process) ? base::state_of(process) : "";
+    return trace::status_of(
+        *activity, fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state),
+        state.starts_with("stopped"));
+}
+
 }  // namespace
 
 bool rings_for_all(const Host& host) noexcept {
@@ -298,8 +310,9 @@ base::WaitSettings wait_settings_of(const Host& host, const base::Config& config
 
 Monitor::Source rings_of(Host& host, base::Doorbell& bell) {
     if (!host.remote_bells) return {-1, {}};
-    auto& bells = *host.remote_bells;
-    return {bells.descriptor(), [&bells, &bell] { return bells.receive(bell); }};
+    const auto look = [&host](int rank) { return look_at_neighbour(host, rank); };
+    return {host.remote_bells->descriptor(),
+            [&host, &bell, look] { return host.remote_bells->receive(bell, look); }};
 }
 
 std::uint32_t longest_sleep_us(const Host& host, bool is_moving) noexcept {
@@ -332,14 +345,15 @@ trace::Activity* activity_of(Host& host, int rank) {
 }
 
 std::optional<trace::RankStatus> look_at(Host& host, int rank) {
-    trace::RankStatus status{.activity = activity_of(host, rank), .process = {}};
-    if (status.activity == nullptr) return std::nullopt;
-    const auto other = std::ranges::find(host.others, rank, &Monitor::WatchedProcess::rank);
-    const auto process = other == host.others.end() ? base::this_process() : other->id;
-    const auto state = base::is_visible(process) ? base::state_of(process) : "";
-    status.is_stopped = state.starts_with("stopped");
-    status.process = fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state);
-    return status;
+    if (!host.topology.is_far(rank)) return look_at_neighbour(host, rank);
+    if (!host.remote_bells) return std::nullopt;
+    const auto& host_of = host.topology.host_of;
+    std::vector<int> there{rank};
+    for (int other = 0; other < host.topology.size(); ++other)
+        if (other != rank &&
+            host_of[static_cast<std::size_t>(other)] == host_of[static_cast<std::size_t>(rank)])
+            there.push_back(other);
+    return host.remote_bells->ask(rank, there);
 }
 
 void refuse_threads(const Host& host) {

@@ -44,7 +44,7 @@ bool rings_for_all(const Host& host) noexcept;
 /// How threads of this rank wait. Reads spin_us of the configuration.
 base::WaitSettings wait_settings_of(const Host& host, const base::Config& config);
 
-/// The rings of ranks of other hosts, for the monitor. Both must outlive it.
+/// The datagrams of ranks of other hosts, for the monitor. Both must outlive it.
 Monitor::Source rings_of(Host& host, base::Doorbell& bell);
 /// Bounds one sleep of a wait for news. `is_moving`: whether MPI is moving messages, which it may
 /// do only as far as both sides look.
@@ -66,7 +66,7 @@ std::pair<std::string, ErrorCode> describe_end(const Monitor::End& end,
 
 /// The activity that a rank writes; null without shared memory, or for a rank of another host.
 trace::Activity* activity_of(Host& host, int rank);
-/// Reads a rank's activity; empty without shared memory, or for a rank of another host.
+/// See engine::JobControl::look_at().
 std::optional<trace::RankStatus> look_at(Host& host, int rank);
 
 /// Throws Error(unavailable): the ranks do not all share memory, so each must be allowed to call
