@@ -66,9 +66,8 @@ std::optional<trace::RankStatus> RemoteBells::ask(int rank, std::span<const int>
         send(there[turn % there.size()],
              {.room = turn < 2 ? most_bytes : in_one_packet, .about = rank});
     }
-    if (now - inquiry.answered < longest_use) return inquiry.status;
-    if (now - std::max(inquiry.since, inquiry.answered) < time_to_answer)
-        return trace::RankStatus{.is_awaited = true};
+    if (inquiry.status && now - inquiry.since < longest_use) return inquiry.status;
+    if (now - inquiry.since < time_to_answer) return trace::RankStatus{.is_awaited = true};
     if (std::ranges::any_of(there, [this](int each) { return has_heard(each); }))
         return trace::RankStatus{};
     return std::nullopt;
@@ -87,9 +86,8 @@ void RemoteBells::take_answer(int about, std::string_view text) noexcept try {
     const auto inquiry = inquiries_.find(about);
     auto status = trace::decode(text);
     if (inquiry == inquiries_.end() || !status) return;
-    inquiry->second.status = std::move(*status);
-    inquiry->second.answered = base::Clock::now();
-    inquiry->second.count = 0;
+    const auto asked = inquiry->second.asked;
+    inquiry->second = {.asked = asked, .since = base::Clock::now(), .status = std::move(status)};
 } catch (const std::exception&) {  // likewise
 }
 

@@ -74,9 +74,9 @@ private:
     };
     /// About one rank.
     struct Inquiry {
-        base::Clock::time_point since{}, asked{}, answered{};
-        std::size_t count = 0;  ///< of questions since the last answer
-        trace::RankStatus status = {};
+        base::Clock::time_point asked{}, since{};      ///< its start, or the last answer
+        std::size_t count = 0;                         ///< of questions since then
+        std::optional<trace::RankStatus> status = {};  ///< that answer
     };
 
     in_addr_t address_of(int rank) const noexcept {
