@@ -256,15 +256,16 @@ def stopped_and_named(point, victim, nth, words, scene="train", size=SMALL):
     judge(job, problems + ([] if named else [("unnamed culprits", "the stopped rank")]))
 
 
-def stopped_too_long(point, victim, nth):
+def stopped_too_long(point, victim, nth, **job_settings):
     """A rank that is stopped for longer than the limit ends the job, by name."""
     counts["faults injected"] += 1
-    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=stop:8000", STALL_ERROR_S="1")
+    stop = f"{point}@{victim}:{nth}=stop:8000"
+    job = Job("train", FAILPOINT=stop, STALL_ERROR_S="1", **job_settings)
     named = (
         rf"its limit is 1.0 s\).* rank {victim} (has not submitted it|does not come forward) "
         rf"\(pid {job.pids.get(victim, 0)}, stopped; "
     )
-    problems = [("wrong results", "the job has ended well")] if job.code == 0 else []
+    problems = [] if job.has_failed() else [("wrong results", "the job has ended well")]
     problems += [
         ("unnamed culprits", f"rank {error['rank']}: {error['text']}")
         for error in job.errors
@@ -399,6 +400,7 @@ def hosts():
             *lingering,
         ])
     behind_a_stopped_rank(**placed)
+    stopped_too_long("submit", 2, 3, **placed)
     disturb_each(*(
         {"FAILPOINT": f"{point}@{1 + i % 2}:9=stop:300", **placed}
         for i, point in enumerate(middle)
