@@ -27,17 +27,18 @@ std::string version_of(const std::string& path) {
     return output;
 }
 
-/// Each launcher by what its --version prints.
+/// Each launcher by what its --version prints. docs/installing.md says what its MPI needs, and why.
 constexpr struct {
     const char* words;
     LauncherKind kind;
     const char* rank_variable;
+    const char* across_hosts;  ///< options with several hosts
 } known[] = {
-    {"(Open MPI) 4.", LauncherKind::open_mpi_4, "OMPI_COMM_WORLD_RANK"},
-    {"(OpenRTE) 4.", LauncherKind::open_mpi_4, "OMPI_COMM_WORLD_RANK"},  // its mpiexec
-    {"(Open MPI) 5.", LauncherKind::open_mpi_5, "OMPI_COMM_WORLD_RANK"},
-    {"Intel(R) MPI Library", LauncherKind::intel_mpi, "PMI_RANK"},
-    {"HYDRA build details", LauncherKind::mpich, "PMI_RANK"},
+    {"(Open MPI) 4.", LauncherKind::open_mpi_4, "OMPI_COMM_WORLD_RANK", ""},
+    {"(OpenRTE) 4.", LauncherKind::open_mpi_4, "OMPI_COMM_WORLD_RANK", ""},  // its mpiexec
+    {"(Open MPI) 5.", LauncherKind::open_mpi_5, "OMPI_COMM_WORLD_RANK", "--with-ft ulfm"},
+    {"Intel(R) MPI Library", LauncherKind::intel_mpi, "PMI_RANK", ""},
+    {"HYDRA build details", LauncherKind::mpich, "PMI_RANK", ""},
 };
 
 /// The cores that this process may use: Open MPI starts no more ranks unless told to.
@@ -145,8 +146,9 @@ Launcher find_launcher(const std::string& path) {
     std::string tried;
     for (const auto& name : path.empty() ? Words{"mpirun", "mpiexec"} : Words{path}) {
         const std::string version = version_of(name);
-        for (const auto& [words, kind, variable] : known)
-            if (version.find(words) != std::string::npos) return {name, kind, variable};
+        for (const auto& [words, kind, variable, across_hosts] : known)
+            if (version.find(words) != std::string::npos)
+                return {name, kind, variable, across_hosts};
         tried += fmt::format("\n{} --version printed:\n{}", name, version);
     }
     throw BadInput("found no launcher of Open MPI 4 or 5, MPICH or Intel MPI" + tried);
@@ -156,6 +158,7 @@ Words command_line(const Launcher& launcher, const Options& options, const Words
     const bool is_hydra =
         launcher.kind == LauncherKind::mpich || launcher.kind == LauncherKind::intel_mpi;
     Words words = (is_hydra ? hydra : open_mpi)(launcher, options);
+    if (!options.hosts.empty()) add_split(words, launcher.across_hosts);
     add_split(words, options.launcher_options);
     words.insert(words.end(), rank_command.begin(), rank_command.end());
     return words;

@@ -30,6 +30,7 @@ struct Launcher {
     std::string path;
     LauncherKind kind;
     std::string rank_variable;  ///< of the environment of each process
+    std::string across_hosts;   ///< options that its MPI needs with several hosts
 };
 
 /// How many ranks `hosts` has room for; a host without a number has room for one.

@@ -9,8 +9,7 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
-constexpr auto time_to_tell = std::chrono::milliseconds(200),
-               time_to_hear = std::chrono::milliseconds(400);
+constexpr auto time_to_tell = std::chrono::milliseconds(200);
 
 /// Waits a moment until `holds()`, and returns whether it does. Uses its own doorbell, since the
 /// rank's may be aborted.
@@ -79,9 +78,12 @@ bool OutgoingAbortNotice::has_left() {
 }
 
 bool job_ends_soon(const base::Doorbell& bell, const trace::Activity& own,
-                   const base::WaitSettings& wait) {
-    return is_true_within(wait, time_to_hear,
-                          [&] { return base::is_aborted(bell) || own.closed.load(); });
+                   const base::WaitSettings& wait, std::chrono::milliseconds time,
+                   const std::function<void()>& look) {
+    return is_true_within(wait, time, [&] {
+        look();
+        return base::is_aborted(bell) || own.closed.load();
+    });
 }
 
 }  // namespace guozhuang::wire::mpi

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mpi.h>
 #include <vector>
 
@@ -44,9 +46,14 @@ private:
     std::vector<MPI_Request> requests_;
 };
 
-/// Waits a moment, and returns whether this rank's job is over or its session closed by then. For a
-/// rank whose link to another host has ended: a rank of that host may tell it more.
-bool job_ends_soon(const base::Doorbell& bell, const trace::Activity& own,
-                   const base::WaitSettings& wait);
+/// For news of the cause, after a link to another host has ended and after MPI has failed.
+inline constexpr auto time_to_hear = std::chrono::milliseconds(400),
+                      time_to_explain = std::chrono::milliseconds(2000);
+
+/// Waits for that time, calling `look` again and again, and returns whether this rank's job is over
+/// or its session closed by then.
+bool job_ends_soon(
+    const base::Doorbell& bell, const trace::Activity& own, const base::WaitSettings& wait,
+    std::chrono::milliseconds time = time_to_hear, const std::function<void()>& look = [] {});
 
 }  // namespace guozhuang::wire::mpi

@@ -11,11 +11,11 @@
 namespace guozhuang::wire::mpi {
 
 /// Matches the next message, if there is one, and starts to receive it.
-void ControlInbox::accept(MPI_Comm communicator, int tag) {
+void ControlInbox::accept(MPI_Comm communicator, int tag, int from) {
     int found = 0, length = 0;
     MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;
-    check(MPI_Improbe(MPI_ANY_SOURCE, tag, communicator, &found, &handle, &status), "MPI_Improbe");
+    check(MPI_Improbe(from, tag, communicator, &found, &handle, &status), "MPI_Improbe");
     if (found == 0) return;
     check(MPI_Get_count(&status, MPI_BYTE, &length), "MPI_Get_count");
     if (length < 0 || static_cast<std::size_t>(length) > max_control_bytes) {
@@ -46,6 +46,19 @@ bool ControlInbox::has_arrived(Incoming& incoming) {
 
 std::optional<Messages::Message> ControlInbox::poll(MPI_Comm communicator, int tag) {
     accept(communicator, tag);
+    return next(tag);
+}
+
+std::optional<Messages::Message> ControlInbox::poll_each(MPI_Comm communicator, int tag,
+                                                         int ranks) {
+    for (int from = 0; from < ranks; ++from) try {
+            accept(communicator, tag, from);
+        } catch (const Error&) {  // that rank has died
+        }
+    return next(tag);
+}
+
+std::optional<Messages::Message> ControlInbox::next(int tag) {
     std::vector<int> late;
     for (auto each = incoming_.begin(); each != incoming_.end(); ++each) {
         const int from = each->message.from;

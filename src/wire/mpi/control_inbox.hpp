@@ -17,7 +17,11 @@ public:
     /// arriving.
     std::optional<Messages::Message> poll(MPI_Comm communicator, int tag);
 
-    /// The same, but looks only every few milliseconds.
+    /// The same, but looks for messages of each of so many ranks by itself and leaves out those for
+    /// which MPI fails. After a death Open MPI 5 refuses to look for messages of any rank.
+    std::optional<Messages::Message> poll_each(MPI_Comm communicator, int tag, int ranks);
+
+    /// poll(), but looks only every few milliseconds.
     std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag);
 
     /// Whether a message has been matched and may still be arriving.
@@ -38,7 +42,8 @@ private:
         Messages::Message message;
     };
 
-    void accept(MPI_Comm communicator, int tag);
+    void accept(MPI_Comm communicator, int tag, int from = MPI_ANY_SOURCE);
+    std::optional<Messages::Message> next(int tag);
     static bool has_arrived(Incoming& incoming);
 
     std::vector<Incoming> incoming_;

@@ -326,16 +326,21 @@ std::vector<Monitor::WatchedProcess> watched_by(const Host& host) {
     return all;
 }
 
-std::pair<std::string, ErrorCode> describe_end(const Monitor::End& end,
-                                               const trace::Activity* theirs) {
+std::tuple<int, std::string, ErrorCode> describe_end(const Monitor::End& end,
+                                                     const trace::Activity* theirs,
+                                                     const base::Doorbell* bell) {
+    const int rank = end.process.rank;
     std::string reason(end.process.link ? end.process.link->reason() : "");
     if (const auto note = theirs != nullptr ? theirs->quit_reason.read() : std::nullopt)
         reason = note->text;
+    auto text = fmt::format("rank {} has shut down ({})", rank, reason);
     if (reason.empty())
-        return {describe_death(end, theirs != nullptr ? trace::describe(*theirs) : ""),
-                ErrorCode::rank_died};
-    return {fmt::format("rank {} has shut down ({})", end.process.rank, reason),
-            ErrorCode::departed};
+        text = describe_death(end, theirs != nullptr ? trace::describe(*theirs) : "");
+    const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt;
+    // Unless another rank of the host has noted this very end.
+    if (first && (first->rank != rank || first->code != ErrorCode::rank_died))
+        return {first->rank, fmt::format("{}; {}", first->text, text), first->code};
+    return {rank, text, reason.empty() ? ErrorCode::rank_died : ErrorCode::departed};
 }
 
 trace::Activity* activity_of(Host& host, int rank) {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "base/config.hpp"
@@ -59,10 +59,12 @@ std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause
 /// Processes whose end this rank notices by itself.
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host);
 
-/// Says as a text and a code how a rank has ended too early: it has died, or has left for a reason.
-/// `theirs`: its activity, null if this rank cannot see it.
-std::pair<std::string, ErrorCode> describe_end(const Monitor::End& end,
-                                               const trace::Activity* theirs);
+/// Says as a culprit, a text and a code how a rank has ended too early: it has died, or has left
+/// for a reason, or because of the first cause that it knew. `theirs`, `bell`: its activity and
+/// doorbell, null if this rank cannot see them.
+std::tuple<int, std::string, ErrorCode> describe_end(const Monitor::End& end,
+                                                     const trace::Activity* theirs,
+                                                     const base::Doorbell* bell);
 
 /// The activity that a rank writes; null without shared memory, or for a rank of another host.
 trace::Activity* activity_of(Host& host, int rank);

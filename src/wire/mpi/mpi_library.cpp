@@ -94,6 +94,13 @@ std::string library_name() {
     return name.substr(0, name.find_first_of(",\n"));
 }
 
+int largest_tag() {
+    void* bound = nullptr;
+    int known = 0;
+    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
+    return known != 0 ? *static_cast<int*>(bound) : 32767;  // the least that MPI guarantees
+}
+
 bool is_running() {
     int initialised = 0, finalised = 0;
     MPI_Initialized(&initialised);

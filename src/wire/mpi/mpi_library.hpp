@@ -20,6 +20,9 @@ std::string error_text(int code);
 /// "Open MPI v4.1.4". Works before MPI is initialised.
 std::string library_name();
 
+/// MPI_TAG_UB.
+int largest_tag();
+
 /// Whether MPI runs in this process: initialised and not finalised.
 bool is_running();
 

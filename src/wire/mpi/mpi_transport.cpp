@@ -87,6 +87,7 @@ private:
         return rings_for_all() ? std::nullopt : inbox_.poll_seldom(comm_, encode(abort_notice_tag));
     }
     void apply_abort_notice(const Message& message);
+    [[noreturn]] void rethrow_or_explain();
     bool on_process_end(const Monitor::End& end);
     Ticket start(const MessageSide& side, int code, std::span<const std::byte> source,
                  std::span<std::byte> target, std::size_t fragment_bytes);
@@ -136,10 +137,7 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     base::set_log_rank(rank);
     const auto& config = options.config;
     base::arm(config.fault && config.fault->rank == rank ? config.fault : std::nullopt);
-    void* bound = nullptr;
-    int known = 0;
-    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
-    largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // the least that MPI guarantees
+    largest_tag_ = mpi::largest_tag();
     base::pass(base::Failpoint::init);
     host_ = mpi::discover_host(comm_, config, use_.thread_level() >= MPI_THREAD_MULTIPLE);
     require_threads();
@@ -235,6 +233,21 @@ void MpiTransport::apply_abort_notice(const Message& message) {
     abort_host(notice.cause());
 }
 
+/// In a handler. MPI fails, too, if a rank has died: if this rank soon hears of that, throws it.
+void MpiTransport::rethrow_or_explain() try { throw; } catch (const Error& error) {
+    if (error.code() != ErrorCode::wire || rings_for_all()) throw;
+    const auto find_notice = [this] {
+        const base::Lock lock(mutex_);
+        if (comm_ == MPI_COMM_NULL) return;
+        const auto tag = encode(abort_notice_tag);
+        const auto notice = inbox_.poll_each(comm_, tag, host_.topology.size());
+        if (notice) apply_abort_notice(*notice);
+    };
+    mpi::job_ends_soon(doorbell(), activity(), wait_settings_, mpi::time_to_explain, find_notice);
+    if (base::is_aborted(doorbell())) base::throw_cause(doorbell());
+    throw;
+}
+
 /// Returns whether the process of a rank has ended too early, which ends the job; the cause is that
 /// rank, or the first cause that it knew. Called on the monitor's thread.
 bool MpiTransport::on_process_end(const Monitor::End& end) try {
@@ -244,16 +257,7 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
             : !end.process.link && state_ != State::open && end.status.value_or(0) == 0)
         return false;
     if (end.process.link && mpi::job_ends_soon(doorbell(), activity(), wait_settings_)) return true;
-    auto [text, code] = mpi::describe_end(end, theirs);
-    int culprit = end.process.rank;
-    const auto* const bell = bells_.of(end.process.rank);
-    const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt;
-    // Unless another rank of the host has noted this very end.
-    if (first && (first->rank != culprit || first->code != ErrorCode::rank_died)) {
-        text = fmt::format("{}; {}", first->text, text);
-        culprit = first->rank;
-        code = first->code;
-    }
+    const auto [culprit, text, code] = mpi::describe_end(end, theirs, bells_.of(end.process.rank));
     const bool all_know = end_job({.rank = culprit, .text = text, .code = code});
     if (time_to_end_)
         base::end_process(base::cause_of(doorbell()), *time_to_end_,
@@ -285,10 +289,12 @@ bool MpiTransport::abandon() noexcept {
 
 Transport::Ticket MpiTransport::start(const MessageSide& side, int code,
                                       std::span<const std::byte> source,
-                                      std::span<std::byte> target, std::size_t fragment_bytes) {
+                                      std::span<std::byte> target, std::size_t fragment_bytes) try {
     const base::Lock lock(mutex_);
     require_open();
     return in_flight_.start(comm_, side, {code, fragment_bytes}, source, target);
+} catch (const Error&) {
+    rethrow_or_explain();
 }
 
 Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte> bytes) {
@@ -339,7 +345,7 @@ std::vector<int> MpiTransport::progress() {
     return senders;
 }
 
-bool MpiTransport::test(Ticket& ticket) {
+bool MpiTransport::test(Ticket& ticket) try {
     if (ticket.id == 0) return true;
     if (all_through_rings_) {
         const base::Lock lock(mutex_);
@@ -363,9 +369,11 @@ bool MpiTransport::test(Ticket& ticket) {
     for (const int sender : to_ring) bells_.ring(sender);
     if (!error.empty()) throw Error(ErrorCode::wire, error, {.ranks = {peer}});
     return ticket.id == 0;
+} catch (const Error&) {
+    rethrow_or_explain();
 }
 
-std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
+std::optional<Transport::Message> MpiTransport::poll(Tag tag) try {
     const int code = encode(tag);
     require_open();
     std::optional<Message> message;
@@ -389,9 +397,11 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     if (message && message->bytes.size() > mpi::eager_bytes)
         bells_.ring(message->from, base::audience_of(tag.context));
     return message;
+} catch (const Error&) {
+    rethrow_or_explain();
 }
 
-void MpiTransport::close() {
+void MpiTransport::close() try {
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return;
@@ -435,6 +445,8 @@ void MpiTransport::close() {
     state_ = State::closed;
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     use_.close();
+} catch (const Error&) {
+    rethrow_or_explain();
 }
 
 std::unique_ptr<Transport> MpiTransport::shrink(const base::Config& config) {
