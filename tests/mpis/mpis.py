@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """mpis.py MPI PART PROGRAMS LIBRARIES RANKS: the library under openmpi4, openmpi5, mpich or impi.
 
-    ranks     the collectives as RANKS tests them, on 2 and 4 ranks, on one host and on two; a demo
+    ranks     the collectives and arenas as RANKS tests them, on 2 ranks of one host and on 4 of two
+              simulated hosts; hello on 3
     deaths    a mismatch, and ranks that are killed, on one host and on two simulated ones: every
               survivor names the cause; by gzrun, and without it as docs/installing.md says
     hosts     ranks that are killed on hosts that only a cable connects (tests/support/hosts)
@@ -122,8 +123,8 @@ def expect_mpi(job):
 
 def ranks():
     expect_mpi(gzrun(2, PROGRAMS / "gz-info"))
-    tests = (RANKS, "--filenames-as-tags", "[#operations_test]~[slow],[#errors_test]")
-    for before, count in (((), 2), ((), 4), (ON_TWO_HOSTS, 4)):
+    tests = (RANKS, "--filenames-as-tags", "[#operations_test]~[slow],[#errors_test],[#arena_test]")
+    for before, count in (((), 2), (ON_TWO_HOSTS, 4)):
         job = gzrun(count, *before, *tests)
         job.expect(job.code == 0 and "All tests passed" in job.output, "all tests pass")
     job = gzrun(3, PROGRAMS / "hello")

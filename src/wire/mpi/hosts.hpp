@@ -59,9 +59,8 @@ std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause
 /// Processes whose end this rank notices by itself.
 std::vector<Monitor::WatchedProcess> watched_by(const Host& host);
 
-/// Says as a culprit, a text and a code how a rank has ended too early: it has died, or has left
-/// for a reason, or because of the first cause that it knew. `theirs`, `bell`: its activity and
-/// doorbell, null if this rank cannot see them.
+/// Culprit, text and code of a rank's early end: it has died, or has left for a reason, or because
+/// of the first cause that it knew. `theirs` and `bell` are null if this rank cannot see them.
 std::tuple<int, std::string, ErrorCode> describe_end(const Monitor::End& end,
                                                      const trace::Activity* theirs,
                                                      const base::Doorbell* bell);

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/log.hpp"
@@ -68,8 +69,7 @@ bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> mem
 /// Bytes moved at a time, in either direction; this much memory exists twice meanwhile.
 constexpr std::size_t portion_bytes = std::size_t{16} << 20;
 
-/// Calls visit(portion) for one portion after another; stops at the first error that it returns,
-/// and returns that.
+/// Calls visit(portion) for one portion after another, up to the first error, which it returns.
 template <class Visit>
 int for_each_portion(std::span<std::byte> pages, Visit&& visit) {
     for (; !pages.empty(); pages = pages.subspan(std::min(portion_bytes, pages.size())))
@@ -85,8 +85,11 @@ int put_copy_over(std::span<std::byte> pages) noexcept {
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (copy == MAP_FAILED) return errno;
     std::memcpy(copy, pages.data(), pages.size());
-    if (mremap(copy, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) !=
-        MAP_FAILED)
+    // UCX replaces libc's mremap() by one that drops the last argument. MPI's caches of registered
+    // memory hear of madvise(), which leaves the bytes in the file.
+    madvise(pages.data(), pages.size(), MADV_DONTNEED);
+    if (syscall(SYS_mremap, copy, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED,
+                pages.data()) != -1)
         return 0;
     const int error = errno;
     munmap(copy, pages.size());
