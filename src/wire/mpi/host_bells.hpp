@@ -42,6 +42,14 @@ public:
         if (of(rank) == nullptr && remote_ != nullptr) return remote_->ring(rank, audience);
         ring(rank, audience);
     }
+    /// Ends the job for all ranks of the host. For this one last: its process may end in response,
+    /// and others must not hear of that first.
+    void abort_all(const base::AbortCause& cause) noexcept {
+        base::note_cause(all_, cause);
+        for (auto* const bell : all_)
+            if (bell != own_) base::abort(*bell);
+        base::abort(*own_);
+    }
     void nudge(int rank, base::Audience audience) noexcept {
         if (auto* const bell = of(rank)) base::nudge(*bell, audience);
     }

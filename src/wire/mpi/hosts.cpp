@@ -308,6 +308,11 @@ base::WaitSettings wait_settings_of(const Host& host, const base::Config& config
     return settings;
 }
 
+std::optional<std::chrono::milliseconds> time_to_end(const base::Config& config) {
+    if (!config.exit_on_death) return std::nullopt;
+    return std::max(base::time_to_unwind, config.limits.shrink);
+}
+
 Monitor::Source rings_of(Host& host, base::Doorbell& bell) {
     if (!host.remote_bells) return {-1, {}};
     const auto look = [&host](int rank) { return look_at_neighbour(host, rank); };

@@ -44,6 +44,9 @@ bool rings_for_all(const Host& host) noexcept;
 /// How threads of this rank wait. Reads spin_us of the configuration.
 base::WaitSettings wait_settings_of(const Host& host, const base::Config& config);
 
+/// How long this process lives after a death; empty: as long as the program wants.
+std::optional<std::chrono::milliseconds> time_to_end(const base::Config& config);
+
 /// The datagrams of ranks of other hosts, for the monitor. Both must outlive it.
 Monitor::Source rings_of(Host& host, base::Doorbell& bell);
 /// Bounds one sleep of a wait for news. `is_moving`: whether MPI is moving messages, which it may

@@ -80,7 +80,6 @@ private:
     void connect_host_ranks();
     int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
     bool rings_for_all() const noexcept { return mpi::rings_for_all(host_); }
-    void abort_host(const base::AbortCause& cause) noexcept;
     bool notify_others(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
     std::optional<Message> next_abort_notice() GUOZHUANG_REQUIRES(mutex_) {
@@ -95,7 +94,6 @@ private:
 
     mpi::Use use_;
     const std::size_t split_bytes_;
-    /// How long this process lives after a death; empty: as long as the program wants.
     const std::optional<std::chrono::milliseconds> time_to_end_;
     const std::string name_;
     std::int64_t largest_tag_ = 0;
@@ -126,9 +124,7 @@ private:
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
     : use_(use),
       split_bytes_(options.split_bytes),
-      time_to_end_(options.config.exit_on_death
-                       ? std::optional(std::max(base::time_to_unwind, options.config.limits.shrink))
-                       : std::nullopt),
+      time_to_end_(mpi::time_to_end(options.config)),
       name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -184,20 +180,12 @@ void MpiTransport::require_open() {
 
 /// Ends the job for other ranks. Returns whether all of them have been notified.
 bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
-    abort_host(cause);
+    bells_.abort_all(cause);
     auto notified = Notified::nobody;
     if (!rings_for_all() && notified_.compare_exchange_strong(notified, Notified::all) &&
         !notify_others(cause))
         notified_ = Notified::some;
     return notified_ != Notified::some;
-}
-
-/// Aborts this rank last: its process may end in response, and others must not hear of that first.
-void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
-    base::note_cause(bells_.all(), cause);
-    for (base::Doorbell* bell : bells_.all())
-        if (bell != &doorbell()) base::abort(*bell);
-    base::abort(doorbell());
 }
 
 void MpiTransport::announce_quit(std::string_view reason) noexcept {
@@ -230,7 +218,7 @@ void MpiTransport::apply_abort_notice(const Message& message) {
     const auto notice = mpi::AbortNotice::from(message);
     auto notified = Notified::nobody;
     notified_.compare_exchange_strong(notified, Notified::all);
-    abort_host(notice.cause());
+    bells_.abort_all(notice.cause());
 }
 
 /// In a handler. MPI fails, too, if a rank has died: if this rank soon hears of that, throws it.
