@@ -22,6 +22,7 @@
 #include "runtime/runtime.hpp"
 #include "topology/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
+#include "wire/mpi/mpi_transport.hpp"
 
 namespace guozhuang {
 namespace {
@@ -162,7 +163,12 @@ void Session::shrink() {
     } catch (...) {
         const auto text = base::describe(std::current_exception());
         leave(text);
-        base::end_process(text, base::time_to_unwind);
+        // A rank that does not know yet that this one gives up may wait for it inside MPI.
+        const bool others_may_wait =
+            base::code_of(std::current_exception()) != ErrorCode::unavailable;
+        if (old->config().exit_on_death)
+            base::end_process(text, base::time_to_unwind,
+                              others_may_wait ? wire::abort_mpi : nullptr);
         throw;
     }
 }

@@ -103,15 +103,6 @@ void* mmap(void* at, size_t bytes, int protection, int flags, int file, off_t of
     return fails("mmap", ENOMEM) ? MAP_FAILED : map(at, bytes, protection, flags, file, offset);
 }
 
-void* mremap(void* old, size_t old_bytes, size_t bytes, int flags, ...) noexcept {
-    static auto* const map = systems<void*(void*, size_t, size_t, int, ...)>("mremap");
-    va_list rest;
-    va_start(rest, flags);
-    void* const at = (flags & MREMAP_FIXED) != 0 ? va_arg(rest, void*) : nullptr;
-    va_end(rest);
-    return fails("mremap", ENOMEM) ? MAP_FAILED : map(old, old_bytes, bytes, flags, at);
-}
-
 int madvise(void* memory, size_t bytes, int advice) noexcept {
     static auto* const advise = systems<int(void*, size_t, int)>("madvise");
     return fails("madvise", EINVAL) ? -1 : advise(memory, bytes, advice);
@@ -130,6 +121,7 @@ long syscall(long number, ...) noexcept {
     for (auto& argument : each) argument = va_arg(rest, long);
     va_end(rest);
     if (number == SYS_pidfd_open && fails("pidfd_open", EMFILE)) return -1;
+    if (number == SYS_mremap && fails("mremap", ENOMEM)) return -1;
     const bool waits = number == SYS_futex && (each[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET;
     if (waits && fails("futex", EINTR)) return -1;
     return call(number, each[0], each[1], each[2], each[3], each[4], each[5]);

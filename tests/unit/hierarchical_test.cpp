@@ -43,6 +43,7 @@ const std::vector<Job> jobs = {
 struct Group {
     ThreadGroup local;
     std::vector<ThreadWire> across;
+    int locals;  ///< ranks of its host
 
     std::size_t messages_across() const {
         std::size_t messages = 0;
@@ -67,7 +68,7 @@ std::vector<Group> run_job(const Job& job, const Body& body) {
         const int locals = job.locals[static_cast<std::size_t>(host)];
         hosts.emplace_back(locals, room_bytes);
         for (int local = 0; local < locals; ++local) {
-            auto& group = all_groups.emplace_back(Group{{hosts.back(), local}, {}});
+            auto& group = all_groups.emplace_back(Group{{hosts.back(), local}, {}, locals});
             for (int column = local; column < job.columns(); column += locals)
                 group.across.emplace_back(columns[static_cast<std::size_t>(column)], host);
             if (group.across.empty()) group.across.emplace_back(columns.front(), host);
@@ -292,7 +293,7 @@ TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
                                         segment_bytes);
              })) {
             // A rank writes the others' shares as they are, and its own ones complete.
-            CHECK(group.local.bytes() == (group.local.size() > 1 ? blocks.total_bytes() : 0));
+            CHECK(group.local.bytes() == (group.locals > 1 ? blocks.total_bytes() : 0));
             CHECK(group.local.rounds() == chunks.count() + 3);
             const auto rings = group.local.rank() < job.columns() ? group.across.size() : 0;
             CHECK(group.messages_across() <= rings * hops * chunks.count());

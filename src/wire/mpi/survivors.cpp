@@ -119,13 +119,6 @@ private:
 
 void check_survivors(const RollCall& roll, const Host& host) {
     const auto left = roll.ranks_of(Fate::alive);
-    const int rank = host.topology.rank;
-    if (!std::ranges::binary_search(left, rank))
-        throw Error(ErrorCode::departed,
-                    fmt::format("shrink: the other ranks take rank {} for dead, or have been told "
-                                "that it has left, and go on without it",
-                                rank),
-                    {.operation = "shrink", .ranks = {rank}});
     const auto unreachable = roll.ranks_of(Fate::unreachable);
     const auto twice = 2 * left.size(), all = host.topology.host_of.size();
     if (unreachable.empty() || twice > all || (twice == all && left.front() == 0)) return;
