@@ -81,9 +81,9 @@ public:
     /// then throw Error(not_initialised): make them anew. MPI is not finalised any more, since it
     /// would wait for the dead. docs/shrinking.md has the launchers that permit it, and an example.
     ///
-    /// Throws Error: invalid_argument without `time_to_shrink`, or in a callback; unavailable if the
-    /// ranks are threads. These change nothing. After the following the session is over, and the
-    /// process ends half a second later: timeout if a rank neither calls it in time nor dies;
+    /// Throws Error: invalid_argument without `time_to_shrink`, or in a callback; unavailable if
+    /// the ranks are threads. These change nothing. After the following the session is over, and
+    /// the process ends half a second later: timeout if a rank neither calls it in time nor dies;
     /// unavailable if ranks cannot be reached, so that they may be alive, and those left are less
     /// than half of all, or half without rank 0; wire; RankDied if a rank dies while MPI makes the
     /// new job, a matter of milliseconds.

@@ -17,9 +17,9 @@ namespace guozhuang::wire::mpi {
 /// says. So a rank that dies meanwhile is left out, too. If one dies later, while MPI makes the
 /// communicator, this ends the process, as discover_host() does.
 ///
-/// Throws Error: timeout, naming the ranks that have not called it by the deadline, or take this one
-/// for dead; unavailable if ranks cannot be reached, so that they may be
-/// alive, and those left are less than half of all, or half without rank 0; wire.
+/// Throws Error: timeout, naming the ranks that have not called it by the deadline, or take this
+/// one for dead; unavailable if ranks cannot be reached, so that they may be alive, and those left
+/// are less than half of all, or half without rank 0; wire.
 MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
                                    std::int64_t largest_tag, base::Deadline deadline);
 
