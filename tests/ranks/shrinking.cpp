@@ -220,6 +220,7 @@ void run(int argc, char** argv) {
         {"nobody", together},
         {"unwanted", unwanted},
     };
+    check_sum(session);  // all have made their session
     scenes.at(scene)(session);
     check(session.rank() == gz::rank() && session.size() == gz::size(), "the default session");
     check_sum(session);
