@@ -133,20 +133,22 @@ void HostLink::close() noexcept {
 
 bool HostLink::has_ended() noexcept {
     std::array<char, trace::Note::capacity> bytes;
-    while (true) {
+    while (!has_ended_) {  // the system tells the error once
         const auto count = ::recv(descriptor(), bytes.data(), bytes.size(), MSG_DONTWAIT);
         if (count <= 0) {
             if (count < 0 &&
                 (errno == EAGAIN || errno == EINTR || errno == ENOMEM || errno == ENOBUFS))
                 return false;
             error_ = count == 0 || errno == ECONNRESET ? 0 : errno;
-            return true;
+            has_ended_ = true;
+            break;
         }
         for (const char each : std::span(bytes).first(static_cast<std::size_t>(count))) {
             was_closed_ |= each == closed;
             if (!was_closed_ && reason_size_ < reason_.size()) reason_[reason_size_++] = each;
         }
     }
+    return true;
 }
 
 HostListener::HostListener() : socket_(Socket::open(SOCK_STREAM)), endpoint_(socket_.bind()) {

@@ -62,6 +62,7 @@ private:
     std::atomic<bool> is_closed_{false};
     std::array<char, trace::Note::capacity> reason_;
     std::size_t reason_size_ = 0;
+    bool has_ended_ = false;
     bool was_closed_ = false;
     int error_ = 0;
 };

@@ -40,7 +40,7 @@ public:
     void close() noexcept;  ///< collective
     void give_up() noexcept;
     /// MPI is not finalised when the process exits: it would wait for ranks that have died.
-    void never_finalise() noexcept;
+    static void never_finalise() noexcept;
     int thread_level() const noexcept { return thread_level_; }
 
 private:

@@ -441,10 +441,11 @@ std::unique_ptr<Transport> MpiTransport::shrink(const base::Config& config) {
     monitor_.reset();
     base::keep_process();
     mpi::Use use;
-    use.never_finalise();
+    std::optional<Monitor> monitor;  // until the new transport has its own
     const base::Lock lock(mutex_);
-    MPI_Comm left = mpi::communicator_of_survivors(comm_, host_, in_flight_, largest_tag_,
-                                                   base::deadline_after(config.limits.shrink));
+    MPI_Comm left =
+        mpi::communicator_of_survivors(comm_, host_, in_flight_, largest_tag_,
+                                       base::deadline_after(config.limits.shrink), monitor);
     auto transport = std::make_unique<MpiTransport>(
         use, left, MpiOptions{.config = config, .split_bytes = split_bytes_});
     check(MPI_Comm_free(&left), "MPI_Comm_free");

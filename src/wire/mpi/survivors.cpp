@@ -161,19 +161,21 @@ MPI_Comm make_communicator(MPI_Comm world, const std::vector<int>& ranks, int ta
 }  // namespace
 
 MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
-                                   std::int64_t largest_tag, base::Deadline deadline) {
+                                   std::int64_t largest_tag, base::Deadline deadline,
+                                   std::optional<Monitor>& monitor) {
     const auto ranks = agree(world, host, encode(roll_call_tag, largest_tag), deadline);
-    base::Doorbell bell;
-    base::wait_until(
-        bell, {}, [&] { return in_flight.all_have_arrived(ranks); }, deadline);
+    Use::never_finalise();
     auto watched = watched_by(host);
     std::erase_if(watched, [&](const auto& process) {
         return !std::ranges::binary_search(ranks, process.rank);
     });
-    const Monitor monitor(
+    monitor.emplace(
         watched,
         [&](const Monitor::End& end) { return end_inside_mpi(end, "shrink", host.hosts > 1); },
         LogLevel::debug);
+    base::Doorbell bell;
+    base::wait_until(
+        bell, {}, [&] { return in_flight.all_have_arrived(ranks); }, deadline);
     return make_communicator(world, ranks, encode(survivors_tag, largest_tag));
 }
 
