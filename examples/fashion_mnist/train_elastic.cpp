@@ -60,10 +60,11 @@ public:
         sgd_ = saved_sgd_;
         gz::broadcast_parameters(gz::parameters_of(parameters_), root);
         gz::broadcast_optimizer_state(sgd_, root);
-        for (auto* number : {&progress_.epoch, &progress_.samples, &progress_.steps})
+        auto progress = progress_;  // the commit stays whole if a rank dies meanwhile
+        for (auto* number : {&progress.epoch, &progress.samples, &progress.steps})
             gz::broadcast(*number, root);
-        save(progress_);
-        return progress_;
+        save(progress);
+        return progress;
     }
 
 private:

@@ -147,25 +147,30 @@ void Session::shrink() {
         refuse(ErrorCode::unavailable, "the ranks are threads of one process, which end together");
     if (engine::Pending::is_completing())
         refuse(ErrorCode::invalid_argument, "not in a callback, which the old job waits for");
-    if (old->config().limits.shrink.count() == 0)
+    if (old->config().limits.shrink.count() <= 0)
         refuse(ErrorCode::invalid_argument,
                "the session was made without SessionOptions::time_to_shrink, so that processes end "
                "half a second after a death");
     const base::Lock starting(shared.starting);
     if (runtime() != old) return;  // another thread has done it
     try {
-        auto next = old->shrink();
+        const auto next = old->shrink();
         const base::Lock lock(shared.mutex);
+        if (shared.runtime != old)
+            throw Error(ErrorCode::not_initialised,
+                        "shrink: another thread has left the job meanwhile");
+        old->set_next(next);
         shared.view->replace(next);
         replace(next);
         shared.latest = next;
-        shared.runtime = std::move(next);
+        shared.runtime = next;
     } catch (...) {
         const auto text = base::describe(std::current_exception());
         leave(text);
         // A rank that does not know yet that this one gives up may wait for it inside MPI.
         const bool others_may_wait =
             base::code_of(std::current_exception()) != ErrorCode::unavailable;
+        base::keep_process();
         if (old->config().exit_on_death)
             base::end_process(text, base::time_to_unwind,
                               others_may_wait ? wire::abort_mpi : nullptr);
@@ -183,7 +188,8 @@ std::shared_ptr<Runtime> Session::give_up() {
     if (!runtime || borrowed_) return nullptr;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
-    if (runtime->has_shrunk()) runtime = shared.runtime;
+    while (runtime && runtime->has_shrunk()) runtime = runtime->next();
+    if (!runtime) return nullptr;
     const bool is_view = this == shared.view.get();
     if (!counted_ && !is_view) return runtime;
     if (runtime != shared.runtime) return nullptr;  // the process has left that job already
@@ -203,9 +209,8 @@ std::shared_ptr<Runtime> Session::runtime() const {
     base::refuse_forked();
     auto runtime = membership_ ? membership_->runtime() : nullptr;
     if (runtime && runtime->has_shrunk()) {
-        auto& shared = process();
-        const base::Lock lock(shared.mutex);
-        runtime = shared.runtime;
+        const base::Lock lock(process().mutex);
+        while (runtime && runtime->has_shrunk()) runtime = runtime->next();
     }
     if (!runtime)
         throw Error(ErrorCode::not_initialised,

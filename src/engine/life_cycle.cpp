@@ -117,6 +117,7 @@ std::exception_ptr LifeCycle::fail(const std::exception_ptr& cause) noexcept {
 void LifeCycle::replace_cause(const std::exception_ptr& cause) noexcept {
     const base::Lock lock(mutex_);
     cause_ = cause;
+    is_open_ = false;
 }
 
 void LifeCycle::rethrow_cause() const {

@@ -184,8 +184,12 @@ void Runtime::quit(std::string_view reason) noexcept {
 
 std::shared_ptr<Runtime> Runtime::shrink() {
     ended_ = true;
-    has_shrunk_ = true;
-    if (!base::is_aborted(transport().doorbell())) end_job("it shrinks its session");
+    if (!base::is_aborted(transport().doorbell())) {
+        // Ranks that have not heard yet who has left hear it now.
+        if (const auto [why, culprit] = with_first_cause(""); culprit >= 0)
+            transport().abort({.rank = culprit, .text = why, .code = ErrorCode::departed});
+        end_job("it shrinks its session");
+    }
     const auto cause = base::cause_of(transport().doorbell());
     stop();
     transport().abandon();

@@ -48,7 +48,13 @@ public:
     /// The runtime of the ranks that are left; it ends this one. See wire::Transport::shrink().
     /// Collective over them. Calls for this runtime then fail, and say why.
     std::shared_ptr<Runtime> shrink();
+    /// The job that followed by shrink(). Set once, and only then read, under a lock of the caller.
     bool has_shrunk() const noexcept { return has_shrunk_; }
+    std::shared_ptr<Runtime> next() const { return next_.lock(); }
+    void set_next(const std::shared_ptr<Runtime>& next) noexcept {
+        next_ = next;
+        has_shrunk_ = true;
+    }
     /// Ends the threads; operations that are still pending fail.
     void stop() noexcept;
     /// Whether the job is over because of an error, or because a rank has quit.
@@ -69,6 +75,7 @@ private:
     std::atomic<std::thread::id> closer_{};  ///< the thread that closes it
     std::atomic<bool> ended_{false};         ///< closed, quit or shrunk
     std::atomic<bool> has_shrunk_{false};
+    std::weak_ptr<Runtime> next_;
 };
 
 }  // namespace guozhuang

@@ -4,8 +4,10 @@
     deaths    on this machine, of SHRINKING's ranks
     scenes    and whatever else that offers, and ELASTIC, the example
     hosts     the same deaths on two hosts that only CABLE connects; 77: not permitted
+    cut       on those hosts, whose cable is set down
     kills     on those hosts ranks are killed from outside, at random times, ROUNDS times
 """
+import os
 import random
 import re
 import signal
@@ -61,20 +63,47 @@ def check_hosts(hosts):
     run(4, 3, SHRINKING, "old", says=through(3), hosts=hosts)
 
 
+def start(hosts, scene):
+    """Returns the job, its ranks' pids, and its lines so far."""
+    command = hosts.command_of(GZRUN, ["--min-np", "2", "--grace", "10", SHRINKING, scene])
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pids, lines = {}, []
+    while len(pids) < 4:
+        lines.append(job.stdout.readline())
+        assert lines[-1], lines
+        if found := re.match(r"rank (\d) has pid (\d+)$", lines[-1]):
+            pids[found[1]] = int(found[2])
+    return job, pids, lines
+
+
+def set_cable(hosts, state):
+    subprocess.run(["ip", "-n", hosts.names[1], "link", "set", "cable", state], check=True)
+
+
+def check_cut(hosts):
+    """Of two halves the one with rank 0 goes on. What the other says arrives when the cable is
+    back."""
+    os.environ["GUOZHUANG_HOST_LIMIT_S"] = "2"
+    job, _, lines = start(hosts, "cut")
+    with job:
+        set_cable(hosts, "down")
+        while not all(line + "\n" in lines for line in through(2)):
+            lines.append(job.stdout.readline())
+            assert lines[-1], lines
+        time.sleep(3)  # for the other half to hear of its broken links
+        set_cable(hosts, "up")
+        lines += job.stdout
+    said = "".join(lines)
+    assert job.returncode == 0, (job.returncode, said)
+    assert said.count("shrink: ranks 0,1 cannot be reached and may be alive") == 2, said
+
+
 def kill_and_watch(hosts, seed):
     """Kills a rank. Returns how long it took until the
     others went on, in seconds."""
     draw = random.Random(seed)
-    command = hosts.command_of(GZRUN, ["--min-np", "2", "--grace", "10", SHRINKING, "slow"])
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as job:
-        pids, lines = {}, []
-        while len(pids) < 4:
-            lines.append(job.stdout.readline())
-            assert lines[-1], lines
-            if found := re.match(r"rank (\d) has pid (\d+)$", lines[-1]):
-                pids[found[1]] = int(found[2])
+    job, pids, lines = start(hosts, "slow")
+    with job:
         time.sleep(draw.random() / 2)
         subprocess.run(["kill", "-9", str(pids[draw.choice(sorted(pids))])], check=True)
         begin, end = time.monotonic(), None
@@ -102,7 +131,7 @@ def main():
 
     try:
         with support.Hosts([2, 2], CABLE) as hosts:
-            return {"hosts": check_hosts, "kills": check_kills}[PART](hosts)
+            return {"hosts": check_hosts, "cut": check_cut, "kills": check_kills}[PART](hosts)
     except support.Missing as why:
         return support.fail_or_skip(str(why))
 

@@ -8,6 +8,7 @@
 //     late                  the others notice the death only after a second
 //     stopped               rank 1 is stopped when rank 2 dies
 //     nobody                all call it, and none has died
+//     cut                   some cannot be reached: those that go on end with 0, the rest with 4
 //     unwanted              a session that was made without time_to_shrink
 #include <algorithm>
 #include <chrono>
@@ -66,6 +67,7 @@ public:
                 restore();
                 return train();
             } catch (const gz::RankDied& death) {
+                die_if_due(step_ + 1);  // it has heard of another one before its own step
                 const int before = session_.rank();
                 session_.shrink();
                 std::printf("rank %d is rank %d of %d after: %s\n", before, session_.rank(),
@@ -77,13 +79,23 @@ public:
 private:
     static constexpr std::size_t samples = 1001, batch = 3;
 
+    void die_if_due(int step) const {
+        const auto [first, last] = deaths_.equal_range(step);
+        const auto is_own = [&](const auto& death) { return death.second == session_.rank(); };
+        if (std::any_of(first, last, is_own)) std::raise(SIGKILL);
+    }
+
     void restore() {
         int newest = step_;
         gz::allreduce(newest, {.op = gz::ReduceOp::max});
         int root = step_ == newest ? session_.rank() : session_.size();
         gz::allreduce(root, {.op = gz::ReduceOp::min});
-        gz::broadcast(used_, root);
-        gz::broadcast(done_, root);
+        auto used = used_;
+        auto done = done_;
+        gz::broadcast(used, root);
+        gz::broadcast(done, root);
+        used_ = used;
+        done_ = done;
         step_ = newest;
         deaths_.erase(deaths_.begin(), deaths_.upper_bound(step_));
     }
@@ -93,10 +105,7 @@ private:
         sampler.set_epoch(0, done_);
         const auto ranks = static_cast<std::size_t>(session_.size());
         for (std::size_t next = 0; done_ < samples || step_ < steps_; next += batch) {
-            const auto [first, last] = deaths_.equal_range(step_);
-            if (std::any_of(first, last,
-                            [&](const auto& death) { return death.second == session_.rank(); }))
-                std::raise(SIGKILL);
+            die_if_due(step_);
             std::vector<int> used(samples);
             for (std::size_t i = next; i < std::min(next + batch, sampler.size()); ++i)
                 ++used[sampler.indices()[i]];
@@ -198,6 +207,18 @@ void together(gz::Session& session) {
     check(session.size() == size, "the size");
 }
 
+void cut_off(gz::Session& session) {
+    await_error(gz::ErrorCode::rank_died);
+    try {
+        session.shrink();
+    } catch (const gz::Error& error) {
+        check(error.code() == gz::ErrorCode::unavailable, error.what());
+        std::printf("%s\n", error.what());
+        std::fflush(stdout);
+        std::_Exit(4);
+    }
+}
+
 void unwanted(gz::Session& session) {
     const auto error = error_of([&] { session.shrink(); }, gz::ErrorCode::invalid_argument);
     std::printf("%s\n", error.what());
@@ -208,7 +229,8 @@ void run(int argc, char** argv) {
     gz::SessionOptions options{.time_to_shrink = scene == "stopped" ? 2s : 30s};
     if (scene == "unwanted") options = {};
     gz::Session session(&argc, &argv, options);
-    if (scene == "slow") std::printf("rank %d has pid %d\n", session.rank(), getpid());
+    if (scene == "slow" || scene == "cut")
+        std::printf("rank %d has pid %d\n", session.rank(), getpid());
     std::fflush(stdout);
     const std::map<std::string, std::function<void(gz::Session&)>> scenes{
         {"steps", [&](auto& each) { Training(each, 0, deaths_in(detail)).run(); }},
@@ -218,6 +240,7 @@ void run(int argc, char** argv) {
         {"late", after_a_while},
         {"stopped", beside_a_stopped_rank},
         {"nobody", together},
+        {"cut", cut_off},
         {"unwanted", unwanted},
     };
     check_sum(session);  // all have made their session

@@ -408,6 +408,7 @@ bool end_inside_mpi(const Monitor::End& end, std::string_view doing, bool has_ot
     const auto text = describe_death(end, fmt::format("during {}", doing));
     base::log_error(text);
     base::suppress_last_words();
+    base::keep_process();  // of a limit that has yet to come
     // at once, mpirun would end the others before they have spoken
     base::end_process(text, base::time_to_unwind, has_other_hosts ? abort_mpi : nullptr);
     return true;

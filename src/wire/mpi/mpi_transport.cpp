@@ -112,7 +112,7 @@ private:
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
     RingReceives ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);
 
-    enum class State : std::uint8_t { open, closing, closed };
+    enum class State : std::uint8_t { open, closing, closed, shrunk };
     std::atomic<State> state_{State::open};
     std::atomic<bool> abandoned_{false};
     /// Whether the other hosts know of the end of the job, from this rank or before it.
@@ -265,10 +265,11 @@ bool MpiTransport::abandon() noexcept {
     regions()->remove_all();
     const auto culprit = base::culprit_of_death(doorbell());
     const bool died_elsewhere = culprit && !std::ranges::binary_search(host_.ranks, *culprit);
-    if (time_to_end_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
+    const base::Lock lock(mutex_);
+    if (time_to_end_ && state_ != State::shrunk &&
+        (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
         base::end_process(base::cause_of(doorbell()), *time_to_end_,
                           notified_ == Notified::some ? abort_mpi : nullptr);
-    const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return in_flight_.none_at_mpi();
     ring_receives_.forget();
@@ -439,16 +440,15 @@ void MpiTransport::close() try {
 
 std::unique_ptr<Transport> MpiTransport::shrink(const base::Config& config) {
     monitor_.reset();
-    base::keep_process();
-    mpi::Use use;
-    std::optional<Monitor> monitor;  // until the new transport has its own
     const base::Lock lock(mutex_);
-    MPI_Comm left =
-        mpi::communicator_of_survivors(comm_, host_, in_flight_, largest_tag_,
-                                       base::deadline_after(config.limits.shrink), monitor);
+    state_ = State::shrunk;
+    std::optional<Monitor> monitor;  // until the new transport has its own
+    MPI_Comm left = mpi::communicator_of_survivors(comm_, host_, in_flight_, largest_tag_,
+                                                   config.limits.shrink, monitor);
     auto transport = std::make_unique<MpiTransport>(
-        use, left, MpiOptions{.config = config, .split_bytes = split_bytes_});
+        mpi::Use(), left, MpiOptions{.config = config, .split_bytes = split_bytes_});
     check(MPI_Comm_free(&left), "MPI_Comm_free");
+    base::keep_process();
     return transport;
 }
 

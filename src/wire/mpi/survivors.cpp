@@ -14,6 +14,7 @@
 #include "base/log.hpp"
 #include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/mpi_library.hpp"
+#include "wire/mpi/mpi_transport.hpp"
 #include "wire/mpi/tags.hpp"
 
 namespace guozhuang::wire::mpi {
@@ -88,7 +89,7 @@ private:
     }
 
     bool receive() {
-        const auto message = inbox_.poll(world_, tag_);
+        const auto message = inbox_.poll_each(world_, tag_, host_.topology.size());
         if (!message) return false;
         Fates theirs;
         for (std::size_t rank = 0; rank < std::min(fates_.size(), message->bytes.size()); ++rank) {
@@ -102,10 +103,9 @@ private:
     void send() {
         auto& [fates, requests] = sent_->emplace_back(fates_, std::vector<MPI_Request>());
         for (const int rank : ranks_of(Fate::alive))
-            if (rank != host_.topology.rank)
-                check(MPI_Isend(fates.data(), static_cast<int>(fates.size()), MPI_BYTE, rank, tag_,
-                                world_, &requests.emplace_back(MPI_REQUEST_NULL)),
-                      "MPI_Isend");
+            if (rank != host_.topology.rank)  // fails if the rank has died, which will be seen
+                MPI_Isend(fates.data(), static_cast<int>(fates.size()), MPI_BYTE, rank, tag_,
+                          world_, &requests.emplace_back(MPI_REQUEST_NULL));
     }
 
     MPI_Comm world_;
@@ -161,8 +161,12 @@ MPI_Comm make_communicator(MPI_Comm world, const std::vector<int>& ranks, int ta
 }  // namespace
 
 MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
-                                   std::int64_t largest_tag, base::Deadline deadline,
+                                   std::int64_t largest_tag, std::chrono::milliseconds limit,
                                    std::optional<Monitor>& monitor) {
+    const auto deadline = base::deadline_after(limit);
+    base::keep_process();
+    base::end_process("shrink: MPI has not made the new job in time: a rank may be stopped",
+                      2 * limit, abort_mpi);
     const auto ranks = agree(world, host, encode(roll_call_tag, largest_tag), deadline);
     Use::never_finalise();
     auto watched = watched_by(host);
