@@ -4,7 +4,8 @@
     ranks     the collectives and arenas as RANKS tests them, on 2 ranks of one host and on 4 of two
               simulated hosts; hello on 3
     deaths    a mismatch, and ranks that are killed, on one host and on two simulated ones: every
-              survivor names the cause; by gzrun, and without it as docs/installing.md says
+              survivor names the cause; by gzrun, and without it as docs/installing.md says. Others
+              go on without those that have died
     hosts     training, and ranks that are killed, also while a sum moves, on hosts that only a
               cable connects (tests/support/hosts)
 
@@ -35,6 +36,7 @@ NAME, VERSION = {
     "openmpi4": ("Open MPI 4.1", "Open MPI v4.1"), "openmpi5": ("Open MPI 5", "Open MPI v5"),
     "mpich": ("MPICH", "MPICH"), "impi": ("Intel MPI", "Intel"),
 }[MPI]
+SHRINKS = ("--min-np", "2", PROGRAMS / "shrinking", "steps", "20:2,40:0")
 LIMIT_S = 120  # a job that takes longer hangs
 RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
 ON_TWO_HOSTS = ("sh", "-c", f'GUOZHUANG_HOST=$(({RANK} / 2)) exec "$0" "$@"')
@@ -121,6 +123,11 @@ def names_culprit(job, victim, survivors):
     job.expect(len(pids) == 1, f"one process has died: {pids}")
 
 
+def goes_on(job):
+    lines = ("rank 0 of 2 is through", "rank 1 of 2 is through")
+    job.expect(job.code == 0 and set(lines) <= set(job.output.splitlines()), "two ranks go on")
+
+
 def expect_mpi(job):
     job.expect(re.search(rf"^  library +{VERSION}", job.output, re.MULTILINE), f"it is {VERSION}")
 
@@ -148,6 +155,7 @@ def deaths():
         job.expect(line in job.output.splitlines(), line)
     for before in ((), ON_TWO_HOSTS):
         names_culprit(gzrun(4, *before, sessions, "kill"), 2, (0, 1, 3))
+    goes_on(gzrun(4, *SHRINKS))
     options = bare_options()
     if options:
         if "open" in MPI:
@@ -187,6 +195,7 @@ def hosts():
             job = run(*trainer)
             job.expect(re.search("^accuracy=.* ranks=4$", job.output, re.MULTILINE), "it trains")
             names_culprit(run(PROGRAMS / "wrong_sessions", "kill"), 2, (0, 1, 3))
+            goes_on(run(*SHRINKS))
             # In the middle of a message: UCX copies it from process to process, since these hosts
             # are one machine, and aborts the one whose peer has died.
             kills = (("segment_send", 1), ("segment_receive", 2)) if MPI != "mpich" else ()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <memory>
@@ -146,13 +147,26 @@ std::vector<int> agree(MPI_Comm world, Host& host, int tag, base::Deadline deadl
     return roll.ranks_of(Fate::alive);
 }
 
+/// A function of a later MPI than that of the headers, perhaps.
+template <class Function>
+Function* find(const char* name) {
+    return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+/// Open MPI 5 refuses to make one out of `world`, in which it has noticed dead ranks.
 MPI_Comm make_communicator(MPI_Comm world, const std::vector<int>& ranks, int tag) {
     MPI_Group all = MPI_GROUP_NULL, left = MPI_GROUP_NULL;
     MPI_Comm communicator = MPI_COMM_NULL;
     check(MPI_Comm_group(world, &all), "MPI_Comm_group");
     check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &left),
           "MPI_Group_incl");
-    check(MPI_Comm_create_group(world, left, tag, &communicator), "MPI_Comm_create_group");
+    auto* const create = find<int(MPI_Group, const char*, MPI_Info, MPI_Errhandler, MPI_Comm*)>(
+        "MPI_Comm_create_from_group");
+    if (find<void()>("MPIX_Comm_shrink") != nullptr && create != nullptr)
+        check(create(left, "guozhuang", MPI_INFO_NULL, MPI_ERRORS_RETURN, &communicator),
+              "MPI_Comm_create_from_group");
+    else
+        check(MPI_Comm_create_group(world, left, tag, &communicator), "MPI_Comm_create_group");
     check(MPI_Group_free(&left), "MPI_Group_free");
     check(MPI_Group_free(&all), "MPI_Group_free");
     return communicator;

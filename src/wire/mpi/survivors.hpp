@@ -19,8 +19,8 @@ namespace guozhuang::wire::mpi {
 /// says. So a rank that dies meanwhile is left out, too. If one dies later, while MPI makes the
 /// communicator, this ends the process, as discover_host() does.
 ///
-/// This process ends after twice the limit, unless base::keep_process() is called then: nothing else
-/// ends a wait inside MPI for a rank that is stopped.
+/// This process ends after twice the limit, unless base::keep_process() is called then: nothing
+/// else ends a wait inside MPI for a rank that is stopped.
 ///
 /// Throws Error: timeout, naming the ranks that have not called it within the limit, or take this
 /// one for dead; unavailable if ranks cannot be reached, so that they may be alive, and those left
