@@ -443,8 +443,8 @@ std::unique_ptr<Transport> MpiTransport::shrink(const base::Config& config) {
     const base::Lock lock(mutex_);
     state_ = State::shrunk;
     std::optional<Monitor> monitor;  // until the new transport has its own
-    MPI_Comm left = mpi::communicator_of_survivors(comm_, host_, in_flight_, largest_tag_,
-                                                   config.limits.shrink, monitor);
+    MPI_Comm left =
+        mpi::communicator_of_survivors(comm_, host_, in_flight_, config.limits.shrink, monitor);
     auto transport = std::make_unique<MpiTransport>(
         mpi::Use(), left, MpiOptions{.config = config, .split_bytes = split_bytes_});
     check(MPI_Comm_free(&left), "MPI_Comm_free");

@@ -175,13 +175,13 @@ MPI_Comm make_communicator(MPI_Comm world, const std::vector<int>& ranks, int ta
 }  // namespace
 
 MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
-                                   std::int64_t largest_tag, std::chrono::milliseconds limit,
+                                   std::chrono::milliseconds limit,
                                    std::optional<Monitor>& monitor) {
     const auto deadline = base::deadline_after(limit);
     base::keep_process();
     base::end_process("shrink: MPI has not made the new job in time: a rank may be stopped",
                       2 * limit, abort_mpi);
-    const auto ranks = agree(world, host, encode(roll_call_tag, largest_tag), deadline);
+    const auto ranks = agree(world, host, encode(roll_call_tag, largest_tag()), deadline);
     Use::never_finalise();
     auto watched = watched_by(host);
     std::erase_if(watched, [&](const auto& process) {
@@ -194,7 +194,7 @@ MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight&
     base::Doorbell bell;
     base::wait_until(
         bell, {}, [&] { return in_flight.all_have_arrived(ranks); }, deadline);
-    return make_communicator(world, ranks, encode(survivors_tag, largest_tag));
+    return make_communicator(world, ranks, encode(survivors_tag, largest_tag()));
 }
 
 }  // namespace guozhuang::wire::mpi

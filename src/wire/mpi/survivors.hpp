@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <mpi.h>
 
 #include "wire/mpi/hosts.hpp"
@@ -11,8 +10,8 @@ namespace guozhuang::wire::mpi {
 
 /// A communicator of the ranks that are left, in their order. They all call it; it blocks, and no
 /// other thread calls MPI meanwhile. Receives from these ranks that had begun have then ended, so
-/// that the program has its memory back. `largest_tag`: of MPI. `monitor`: watches the ranks that
-/// are left from then on, as discover_host() does.
+/// that the program has its memory back. `monitor`: watches the ranks that are left from then on,
+/// as discover_host() does.
 ///
 /// Each rank tells all others whom it knows to be gone: a process of its host has ended, or a link
 /// to one of another host. They are agreed when each has heard from all who are left the same as it
@@ -26,7 +25,7 @@ namespace guozhuang::wire::mpi {
 /// one for dead; unavailable if ranks cannot be reached, so that they may be alive, and those left
 /// are less than half of all, or half without rank 0; wire.
 MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
-                                   std::int64_t largest_tag, std::chrono::milliseconds limit,
+                                   std::chrono::milliseconds limit,
                                    std::optional<Monitor>& monitor);
 
 }  // namespace guozhuang::wire::mpi
