@@ -53,7 +53,7 @@ std::optional<Messages::Message> ControlInbox::poll_each(MPI_Comm communicator, 
                                                          int ranks) {
     for (int from = 0; from < ranks; ++from) try {
             accept(communicator, tag, from);
-        } catch (const Error&) {  // that rank has died
+        } catch (const Error&) {  // that process has ended
         }
     return next(tag);
 }
@@ -74,19 +74,25 @@ std::optional<Messages::Message> ControlInbox::next(int tag) {
     return std::nullopt;
 }
 
-std::optional<Messages::Message> ControlInbox::poll_seldom(MPI_Comm communicator, int tag) {
+std::optional<Messages::Message> ControlInbox::poll_seldom(MPI_Comm communicator, int tag,
+                                                           int ranks) {
     const auto now = base::coarse_now();
     if (now < next_look_) return std::nullopt;
     next_look_ = now + std::chrono::milliseconds(1);
-    return poll(communicator, tag);
+    try {
+        return poll(communicator, tag);
+    } catch (const Error&) {
+        return poll_each(communicator, tag, ranks);
+    }
 }
 
-void ControlInbox::take_the_rest(MPI_Comm communicator) {
+void ControlInbox::take_the_rest(MPI_Comm communicator) try {
     for (auto before = incoming_.max_size(); before != incoming_.size();) {
         before = incoming_.size();
         accept(communicator, MPI_ANY_TAG);
     }
     std::erase_if(incoming_, has_arrived);
+} catch (const Error&) {  // a process that had left the job has ended
 }
 
 void ControlInbox::keep_for_ever() {

@@ -18,11 +18,12 @@ public:
     std::optional<Messages::Message> poll(MPI_Comm communicator, int tag);
 
     /// The same, but looks for messages of each of so many ranks by itself and leaves out those for
-    /// which MPI fails. After a death Open MPI 5 refuses to look for messages of any rank.
+    /// which MPI fails: when a process has ended, Open MPI 5 refuses to look for messages of any
+    /// rank.
     std::optional<Messages::Message> poll_each(MPI_Comm communicator, int tag, int ranks);
 
-    /// poll(), but looks only every few milliseconds.
-    std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag);
+    /// poll(), but looks only every few milliseconds; poll_each() where that fails.
+    std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag, int ranks);
 
     /// Whether a message has been matched and may still be arriving.
     bool is_receiving() const noexcept { return !incoming_.empty(); }

@@ -83,7 +83,8 @@ private:
     bool notify_others(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
     std::optional<Message> next_abort_notice() GUOZHUANG_REQUIRES(mutex_) {
-        return rings_for_all() ? std::nullopt : inbox_.poll_seldom(comm_, encode(abort_notice_tag));
+        if (rings_for_all()) return std::nullopt;
+        return inbox_.poll_seldom(comm_, encode(abort_notice_tag), host_.topology.size());
     }
     void apply_abort_notice(const Message& message);
     [[noreturn]] void rethrow_or_explain();
@@ -227,9 +228,7 @@ void MpiTransport::rethrow_or_explain() try { throw; } catch (const Error& error
     const auto find_notice = [this] {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return;
-        const auto tag = encode(abort_notice_tag);
-        const auto notice = inbox_.poll_each(comm_, tag, host_.topology.size());
-        if (notice) apply_abort_notice(*notice);
+        if (const auto notice = next_abort_notice()) apply_abort_notice(*notice);
     };
     mpi::job_ends_soon(doorbell(), activity(), wait_settings_, mpi::time_to_explain, find_notice);
     if (base::is_aborted(doorbell())) base::throw_cause(doorbell());
