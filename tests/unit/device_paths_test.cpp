@@ -132,11 +132,16 @@ void same_bits_as_on_the_host(Session& session, Report& report) {
     }
 }
 
-/// Runs a job, and returns the messages that say which path the world takes.
-std::vector<std::string> path_taken(int ranks, int hosts, const RankCase& body) {
+void reduce_five(Session&, Report&) {
+    std::vector<float> numbers(5, 1);
+    allreduce(TensorView(numbers.data(), DType::f32, {5}, fake));
+}
+
+/// Reduces a tensor, and returns the messages that say which path the world takes.
+std::vector<std::string> path_taken(int ranks, int hosts) {
     const Environment level("GUOZHUANG_LOG_LEVEL", "info");
     const LogCapture log;
-    CHECK(problems_among(ranks, body, {.hosts = hosts}) == "");
+    CHECK(problems_among(ranks, reduce_five, {.hosts = hosts}) == "");
     return log.with("the world: tensors on cuda take the ");
 }
 
@@ -305,7 +310,7 @@ TEST_CASE("every type and op is reduced on the ring") {
 
 TEST_CASE("two sets that overlap have rings of their own") {
     const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K"), path("GUOZHUANG_DEVICE_PATH", "ring");
-    for (const int ranks : {3, 4}) {
+    for (const int ranks : rank_counts({3, 4})) {
         INFO(ranks);
         CHECK(problems_among(ranks, overlapping_sets) == "");
     }
@@ -336,26 +341,22 @@ TEST_CASE("an abort lets streams go on that wait for the stream of a rank that i
 TEST_CASE("the log says which path is taken, and why no better one") {
     const std::string not_nccl =
         "(not nccl: rank 0 of the set: NCCL cannot reach such a device (GUOZHUANG_NCCL=auto)";
-    CHECK(path_taken(2, 1, every_operation) ==
+    CHECK(path_taken(2, 1) ==
           std::vector{"the world: tensors on cuda take the direct path " + not_nccl + ")"});
     const auto elsewhere = [&](int other) {
         const auto hosts = text_of(": ranks 0 and ", other, " of the set are on different hosts");
         return not_nccl + "; not direct" + hosts + "; not ring" + hosts;
     };
-    CHECK(path_taken(4, 2, every_operation) ==
+    CHECK(path_taken(4, 2) ==
           std::vector{"the world: tensors on cuda take the staged path " + elsewhere(2) + ")"});
-    CHECK(path_taken(2, 2, every_operation) ==
+    CHECK(path_taken(2, 2) ==
           std::vector{"the world: tensors on cuda take the staged path " + elsewhere(1) + ")"});
 }
 
 TEST_CASE("a path that is asked for and cannot be ends the job with the reason") {
     const Environment wanted("GUOZHUANG_DEVICE_PATH", "direct");
-    const auto job = [](Session&, Report&) {
-        std::vector<float> numbers(5, 1);
-        allreduce(TensorView(numbers.data(), DType::f32, {5}, fake));
-    };
     CHECK_THROWS_WITH(
-        problems_among(2, job, {.hosts = 2}),
+        problems_among(2, reduce_five, {.hosts = 2}),
         Catch::Matchers::Contains(
             "the world: no path for tensors on cuda: GUOZHUANG_DEVICE_PATH is direct; "
             "not direct: ranks 0 and 1 of the set are on different hosts"));

@@ -123,7 +123,7 @@ TEST_CASE("every operation takes device tensors") {
 TEST_CASE("process sets that overlap are used crosswise") {
     for (const auto* path : {"staged", "auto"}) {
         const Environment environment("GUOZHUANG_DEVICE_PATH", path);
-        for (const int ranks : {2, 3, 4})
+        for (const int ranks : rank_counts({2, 3, 4}))
             CHECK(problems_among(
                       ranks, sets_in_different_orders(50, 300, Device{DeviceKind::cuda, 0})) == "");
     }
@@ -285,7 +285,7 @@ TEST_CASE("messages of one tag arrive in the order they were sent, whichever is 
 }
 
 TEST_CASE("a session closes while messages of device tensors are on their way") {
-    for (int again = 0; again < 20; ++again)
+    for (int again = 0; again < repeats(20); ++again)
         CHECK(problems_among(2, [](Session& session, Report& report) {
                   std::vector<float> sent(3000, 1), received(3000, 0);
                   const int other = 1 - session.rank();
@@ -358,7 +358,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a session closes while device operations are on their way, whose handles are dropped") {
-    for (int again = 0; again < 20; ++again) {
+    for (int again = 0; again < repeats(20); ++again) {
         CHECK(problems_among(2, [](Session& session, Report& report) {
                   std::vector<float> numbers[3] = {std::vector<float>(3000, 1),
                                                    std::vector<float>(5, 2), std::vector<float>(0)};
@@ -379,7 +379,7 @@ TEST_CASE("a session closes while device operations are on their way, whose hand
 
 TEST_CASE("a job is aborted while device operations are on their way") {
     const LogCapture log;  // of what nobody waited for
-    for (int again = 0; again < 30; ++again) {
+    for (int again = 0; again < repeats(30); ++again) {
         const Environment path(
             "GUOZHUANG_DEVICE_PATH",
             aborted_paths[static_cast<std::size_t>(again) % aborted_paths.size()]);

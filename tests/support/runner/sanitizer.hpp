@@ -28,4 +28,7 @@ inline std::vector<int> rank_counts(std::initializer_list<int> all) {
     return under_sanitizer ? std::vector{3} : std::vector(all);
 }
 
+/// How often a case is repeated that would be repeated so often without a sanitizer.
+inline int repeats(int times) { return under_sanitizer ? times / 5 : times; }
+
 }  // namespace guozhuang::test
