@@ -94,7 +94,7 @@ int run(Words words) {
     gzrun::Job job(options);
     // Each rank is started by gzrun itself, which then knows how it ended.
     Words rank{std::filesystem::read_symlink("/proc/self/exe"), "--watch", job.contact(),
-               launcher.rank_variable};
+               launcher.rank_variable, std::to_string(options.least_ranks)};
     rank.insert(rank.end(), options.program.begin(), options.program.end());
     return job.run(gzrun::command_line(launcher, options, rank));
 }
@@ -104,8 +104,10 @@ int run(Words words) {
 int main(int argc, char** argv) {
     Words words(argv + std::min(argc, 1), argv + argc);
     try {
-        if (words.size() > 3 && words[0] == "--watch")
-            return gzrun::watch_rank(words[1], words[2], {words.begin() + 3, words.end()});
+        if (words.size() > 4 && words[0] == "--watch") {
+            setenv("GZRUN", words[3].c_str(), 1);  // tells the library whether survivors may go on
+            return gzrun::watch_rank(words[1], words[2], {words.begin() + 4, words.end()});
+        }
         return run(std::move(words));
     } catch (const gzrun::BadInput& error) {
         fmt::print(stderr, "gzrun: {}\n", error.what());

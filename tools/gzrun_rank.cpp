@@ -148,7 +148,6 @@ int watch_rank(const std::string& contact, const std::string& rank_variable,
     const timeval forever{};
     setsockopt(link, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
 
-    setenv("GZRUN", "1", 1);  // tells the library that nobody ends survivors
     const Process process = start(command, before);
     message.error = process.error;
     message.status = process.error ? 0 : await_end(process, link);

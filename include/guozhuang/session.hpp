@@ -85,8 +85,8 @@ public:
     /// the ranks are threads. These change nothing. After the following the session is over, and
     /// the process ends half a second later: timeout if a rank neither calls it in time nor dies;
     /// unavailable if ranks cannot be reached, so that they may be alive, and those left are less
-    /// than half of all, or half without rank 0; wire; RankDied if a rank dies while MPI makes the
-    /// new job, a matter of milliseconds.
+    /// than half of all, or half without rank 0; wire. The process also ends if a rank dies while
+    /// MPI makes the new job, a matter of milliseconds.
     void shrink();
 
     // All of these are local, never block, and throw Error(not_initialised) after close().

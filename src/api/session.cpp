@@ -156,9 +156,11 @@ void Session::shrink() {
     try {
         const auto next = old->shrink();
         const base::Lock lock(shared.mutex);
-        if (shared.runtime != old)
-            throw Error(ErrorCode::not_initialised,
-                        "shrink: another thread has left the job meanwhile");
+        if (shared.runtime != old) {
+            constexpr auto reason = "shrink: another thread has left the job meanwhile";
+            next->quit(reason);
+            throw Error(ErrorCode::not_initialised, reason);
+        }
         old->set_next(next);
         shared.view->replace(next);
         replace(next);

@@ -100,9 +100,12 @@ bool StallReport::has_joined(const trace::RankStatus& status) const {
     return std::ranges::any_of(status.waiting, is_join) || (status.last && is_join(*status.last));
 }
 
-/// A joined rank is not needed, unless the operation has begun, or is the closing.
+/// A joined rank is not needed, unless the operation has begun, or is the closing. Nor then is one
+/// that has more operations than it can say.
 bool StallReport::is_needed(const trace::RankStatus& status) const {
-    return decided_ || status.is_stopped || is(Request::Kind::closing) || !has_joined(status);
+    if (status.is_stopped) return true;
+    if (decided_) return !status.is_crowded;
+    return is(Request::Kind::closing) || !has_joined(status);
 }
 
 bool StallReport::has_stopped() const {

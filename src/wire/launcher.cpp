@@ -68,14 +68,20 @@ std::optional<Launcher> find_mpi_launcher() {
     return launcher;
 }
 
-// Open MPI's launcher sets the second; gzrun the third.
+// gzrun sets the first to its --min-np, or 0; Open MPI's launcher the others.
 std::string why_survivors_end() {
+    if (const auto least_ranks = base::environment("GZRUN")) {
+        if (*least_ranks != "0") return {};
+        return "SessionOptions::time_to_shrink: gzrun ends the ranks that are left some time after "
+               "one has died, unless it gets --min-np";
+    }
     if (!base::environment("OMPI_COMM_WORLD_SIZE") ||
-        base::environment("OMPI_MCA_orte_enable_recovery") || base::environment("GZRUN"))
+        base::environment("OMPI_MCA_orte_enable_recovery") ||
+        base::environment("OMPI_MCA_mpi_ft_enable"))
         return {};
     return "SessionOptions::time_to_shrink: mpirun ends all ranks a second after one has died, and "
-           "the job with them, unless it gets --enable-recovery; gzrun lets them live under any "
-           "MPI";
+           "the job with them, unless it gets --enable-recovery (Open MPI 5: --with-ft ulfm); "
+           "gzrun --min-np lets them live under any MPI";
 }
 
 void refuse_lone_job(std::string_view mpi) {

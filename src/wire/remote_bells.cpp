@@ -59,14 +59,15 @@ std::optional<trace::RankStatus> RemoteBells::ask(int rank, std::span<const int>
     const auto now = base::Clock::now();
     const base::Lock lock(mutex_);
     auto& inquiry = inquiries_[rank];
-    if (now - inquiry.asked > time_to_answer) inquiry = {.since = now};
+    if (now - inquiry.asked > time_to_answer) inquiry = {};
     if (now - inquiry.asked > between_questions) {
         inquiry.asked = now;
         const auto turn = inquiry.count++;
+        if (turn == 0) inquiry.since = now;
         send(there[turn % there.size()],
              {.room = turn < 2 ? most_bytes : in_one_packet, .about = rank});
     }
-    if (inquiry.status && now - inquiry.since < longest_use) return inquiry.status;
+    if (inquiry.status && now - inquiry.answered < longest_use) return inquiry.status;
     if (now - inquiry.since < time_to_answer) return trace::RankStatus{.is_awaited = true};
     if (std::ranges::any_of(there, [this](int each) { return has_heard(each); }))
         return trace::RankStatus{};
@@ -86,8 +87,8 @@ void RemoteBells::take_answer(int about, std::string_view text) noexcept try {
     const auto inquiry = inquiries_.find(about);
     auto status = trace::decode(text);
     if (inquiry == inquiries_.end() || !status) return;
-    const auto asked = inquiry->second.asked;
-    inquiry->second = {.asked = asked, .since = base::Clock::now(), .status = std::move(status)};
+    const auto asked = inquiry->second.asked, now = base::Clock::now();
+    inquiry->second = {.asked = asked, .since = now, .answered = now, .status = std::move(status)};
 } catch (const std::exception&) {  // likewise
 }
 

@@ -42,8 +42,8 @@ public:
 
     /// Call it for each message of another host that a ring should announce.
     void count_message(int from) noexcept;
-    /// Whether so many of one rank have come in a row without one that this rank must not rely on
-    /// rings.
+    /// Whether several messages in a row from one rank came without a ring, so that rings cannot be
+    /// relied on.
     bool are_silent() const noexcept { return silent_ranks_ > 0; }
 
     /// Asks what a rank of another host is doing. Returns its latest answer, or a status that
@@ -74,9 +74,10 @@ private:
     };
     /// About one rank.
     struct Inquiry {
-        base::Clock::time_point asked{}, since{};      ///< its start, or the last answer
-        std::size_t count = 0;                         ///< of questions since then
-        std::optional<trace::RankStatus> status = {};  ///< that answer
+        base::Clock::time_point asked{}, since{};  ///< the last question, and the first unanswered
+        std::size_t count = 0;                     ///< of unanswered questions
+        base::Clock::time_point answered{};
+        std::optional<trace::RankStatus> status = {};  ///< the last answer
     };
 
     in_addr_t address_of(int rank) const noexcept {

@@ -23,8 +23,8 @@ LIMIT_S = 300  # a job that takes longer hangs
 
 
 def run(ranks, least, *program, code=0, says=(), hosts=None):
-    """Returns its output. Each of `says` is somewhere in it."""
-    options = ["--min-np", str(least), "--grace", "10", *program]
+    """Returns its output. Each of `says` is somewhere in it. `least` 0: without --min-np."""
+    options = [*(["--min-np", str(least)] if least else []), "--grace", "10", *program]
     command = hosts.command_of(GZRUN, options) if hosts else [GZRUN, "-np", str(ranks), *options]
     job = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
@@ -55,11 +55,14 @@ def check_scenes():
     said = run(3, 1, ELASTIC, "--steps", "60", "--kill-every", "25",
                says=["rank 2 .* died .*: 2 ranks go on", "rank 1 .* died .*: 1 ranks go on"])
     assert re.search("^accuracy=0[.][5-9][0-9]* ranks=1$", said, re.MULTILINE), said
+    assert "time_to_shrink" not in said, said
+    run(2, 0, SHRINKING, "steps", "20:9", says=["time_to_shrink: gzrun ends the ranks"])
 
 
 def check_hosts(hosts):
     run(4, 2, SHRINKING, "steps", "20:2,40:0", says=through(2), hosts=hosts)
     run(4, 2, SHRINKING, "steps", "20:2,20:3", says=through(2), hosts=hosts)  # a whole host
+    run(4, 1, SHRINKING, "steps", "20:1,20:2,20:3", says=through(1), hosts=hosts)
     run(4, 3, SHRINKING, "old", says=through(3), hosts=hosts)
 
 

@@ -1,9 +1,10 @@
-// A training step that goes wrong as the argument says, on the first rank of the second host if
-// there are two. docs/errors.md shows the output on four ranks.
+// A training step that goes wrong as the argument says, if it does, on the first rank of the second
+// host if there are two. docs/errors.md shows the output on four ranks.
 #include <signal.h>
 
 #include <chrono>
 #include <guozhuang/guozhuang.hpp>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -31,6 +32,14 @@ int main(int argc, char** argv) {
             gz::allreduce(gz::TensorView(weight, shape),
                           {.name = is("typo", late) ? "grad/fc1.weigth" : "grad/fc1.weight"});
         gz::allreduce(loss, {.name = "loss"});
+        if (scene == "many") {  // all of them go well
+            std::vector<std::vector<float>> gradients(100, std::vector<float>(32'768));
+            std::vector<gz::Handle> handles;
+            for (auto& gradient : gradients)
+                handles.push_back(gz::allreduce_async(
+                    gradient, {.name = "layer" + std::to_string(handles.size())}));
+            for (const auto& handle : handles) handle.wait();
+        }
         return 0;
     });
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <poll.h>
 #include <sys/socket.h>
+#include <thread>
 #include <vector>
 
 #include "support/runner/catch.hpp"
@@ -155,7 +156,8 @@ TEST_CASE("a rank of another host says what it does, in as much room as there is
     theirs.waiting.clear();
     CHECK_FALSE(ask(0).is_crowded);
     CHECK(two.bell.rings == 0);
-    // It falls silent.
+    // It falls silent, while nobody asks.
+    std::this_thread::sleep_for(750ms);
     const auto start = base::Clock::now();
     auto status = two.zero.ask(1, there);
     while (status && (status->is_awaited || !status->process.empty()))

@@ -136,7 +136,8 @@ std::chrono::nanoseconds measure_round_trip(MPI_Comm world, const Host& host) {
 
 /// The ranks of the next host (step 1) or the one before (-1) that this rank is linked with. Every
 /// rank of two neighbouring hosts has a link across: those with the same local rank, where the host
-/// with fewer ranks counts around.
+/// with fewer ranks counts around. From the last host to the first it is the local rank after that:
+/// of two hosts, each rank has links to two of the other.
 std::vector<int> partners_of(const Host& host, int step) {
     const auto& host_of = host.topology.host_of;
     const int here = host_of[static_cast<std::size_t>(host.topology.rank)];
@@ -144,10 +145,14 @@ std::vector<int> partners_of(const Host& host, int step) {
     for (int rank = 0; rank < host.topology.size(); ++rank)
         if (host_of[static_cast<std::size_t>(rank)] == (here + step + host.hosts) % host.hosts)
             there.push_back(rank);
+    const std::size_t shift = here + step == host.hosts || here + step < 0 ? 1 : 0;
     std::vector<int> partners;
-    for (auto number = static_cast<std::size_t>(host.local_rank);
-         number < std::max(host.ranks.size(), there.size()); number += host.ranks.size())
-        partners.push_back(there[number % there.size()]);
+    for (std::size_t number = 0; number < std::max(host.ranks.size(), there.size()); ++number) {
+        const auto shifted = number + shift;
+        const auto own = (step > 0 ? number : shifted) % host.ranks.size();
+        if (std::cmp_equal(own, host.local_rank))
+            partners.push_back(there[(step > 0 ? shifted : number) % there.size()]);
+    }
     return partners;
 }
 

@@ -150,8 +150,7 @@ MpiTransport::~MpiTransport() {
     monitor_.reset();
     if (comm_ == MPI_COMM_NULL) return;
     use_.give_up();
-    base::log_info(
-        "the MPI transport was not closed: its communicator is left to the end of the process");
+    base::log_info("the MPI transport was not closed: its communicator is kept");
     inbox_.keep_for_ever();
 }
 
@@ -216,10 +215,9 @@ bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
 
 /// Another host has ended the job: tells the ranks of this one.
 void MpiTransport::apply_abort_notice(const Message& message) {
-    const auto notice = mpi::AbortNotice::from(message);
+    bells_.abort_all(mpi::AbortNotice::from(message).cause());
     auto notified = Notified::nobody;
     notified_.compare_exchange_strong(notified, Notified::all);
-    bells_.abort_all(notice.cause());
 }
 
 /// In a handler. MPI fails, too, if a rank has died: if this rank soon hears of that, throws it.
@@ -448,6 +446,8 @@ std::unique_ptr<Transport> MpiTransport::shrink(const base::Config& config) {
         mpi::Use(), left, MpiOptions{.config = config, .split_bytes = split_bytes_});
     check(MPI_Comm_free(&left), "MPI_Comm_free");
     base::keep_process();
+    if (time_to_end_ && base::is_aborted(transport->doorbell()))  // in this very moment
+        base::end_process(base::cause_of(transport->doorbell()), *time_to_end_);
     return transport;
 }
 

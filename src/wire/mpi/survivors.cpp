@@ -118,9 +118,15 @@ private:
     std::unique_ptr<std::deque<Sent>> sent_ = std::make_unique<std::deque<Sent>>();
 };
 
-void check_survivors(const RollCall& roll, const Host& host) {
+void check_survivors(const RollCall& roll, const Host& host, MessagesInFlight& in_flight) {
     const auto left = roll.ranks_of(Fate::alive);
     const auto unreachable = roll.ranks_of(Fate::unreachable);
+    if (!in_flight.all_have_arrived(unreachable))
+        throw Error(ErrorCode::wire,
+                    fmt::format("shrink: {} cannot be reached, and a message from there has begun: "
+                                "MPI could still write to the program's memory",
+                                base::list_ranks(unreachable)),
+                    {.operation = "shrink", .ranks = unreachable});
     const auto twice = 2 * left.size(), all = host.topology.host_of.size();
     if (unreachable.empty() || twice > all || (twice == all && left.front() == 0)) return;
     throw Error(ErrorCode::unavailable,
@@ -130,7 +136,8 @@ void check_survivors(const RollCall& roll, const Host& host) {
                 {.operation = "shrink", .ranks = unreachable});
 }
 
-std::vector<int> agree(MPI_Comm world, Host& host, int tag, base::Deadline deadline) {
+std::vector<int> agree(MPI_Comm world, Host& host, MessagesInFlight& in_flight, int tag,
+                       base::Deadline deadline) {
     RollCall roll(world, host, tag);
     base::Doorbell bell;  // the rank's own is aborted
     try {
@@ -143,7 +150,7 @@ std::vector<int> agree(MPI_Comm world, Host& host, int tag, base::Deadline deadl
             fmt::format("shrink: {} neither called it in time nor died", base::list_ranks(missing)),
             {.operation = "shrink", .ranks = missing});
     }
-    check_survivors(roll, host);
+    check_survivors(roll, host, in_flight);
     return roll.ranks_of(Fate::alive);
 }
 
@@ -180,8 +187,9 @@ MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight&
     const auto deadline = base::deadline_after(limit);
     base::keep_process();
     base::end_process("shrink: MPI has not made the new job in time: a rank may be stopped",
-                      2 * limit, abort_mpi);
-    const auto ranks = agree(world, host, encode(roll_call_tag, largest_tag()), deadline);
+                      2 * limit);
+    const auto ranks =
+        agree(world, host, in_flight, encode(roll_call_tag, largest_tag()), deadline);
     Use::never_finalise();
     auto watched = watched_by(host);
     std::erase_if(watched, [&](const auto& process) {

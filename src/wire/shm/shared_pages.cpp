@@ -185,10 +185,12 @@ std::string SharedPages::put_back(bool release) noexcept try {
         const auto put_portion_back = [&, start = memory.data(),
                                        first = offset](std::span<std::byte> portion) {
             const int error = put_copy_over(portion);
-            if (release && error == 0)
-                file_.release(first + static_cast<std::size_t>(portion.data() - start),
-                              portion.size());
-            return error;
+            if (!release || error != 0) return error;
+            auto& left = ranges_.back();  // a child that is made now must know
+            left.memory = left.memory.subspan(portion.size());
+            left.offset += portion.size();
+            file_.release(first + static_cast<std::size_t>(portion.data() - start), portion.size());
+            return 0;
         };
         const int error = is_there ? for_each_portion(memory, put_portion_back) : 0;
         if (is_there && error == 0) continue;
