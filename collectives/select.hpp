@@ -9,7 +9,7 @@
 
 /// Chooses the algorithm and the segments of an allreduce: a pure function of values that all ranks
 /// agree on. docs/algorithms.md describes the choice. Every other operation has one algorithm for
-/// messages and one for stages.
+/// messages, one for stages, and perhaps one for several hosts.
 namespace guozhuang::selection {
 
 struct AllreduceShape {

@@ -38,12 +38,14 @@ struct SiteTensor {
 /// `wire` is a Wire of all ranks, `ring` one in which the ranks of a host are neighbours;
 /// `in_ring_order` puts blocks of the ranks into its order. If `stages()`, all ranks have memory in
 /// which they stage for each other, and `stage(bytes, move)` calls move(group) with their
-/// PeerMemory. `bytes`: how many the operation moves, the same on all ranks.
+/// PeerMemory. `bytes`: how many the operation moves, the same on all ranks. If `has_levels()`, the
+/// ranks are on several hosts, and `stage_on_host(bytes, move)` calls move(group, ranks) with the
+/// PeerMemory of this host and the hierarchical::RanksByHost of `ring`.
 ///
-/// For reductions, `reduce` is the arithmetic of a dtype, and `sum_site` lends what an allreduce
-/// algorithm needs for some tensors of one dtype. Integers of up to 32 bits are averaged in 64 bits
-/// where `averages_in_i64`; `widen` and `narrow` convert them. `trace` notes an algorithm in the
-/// timeline for as long as its result lives.
+/// For reductions, `reduce` is the arithmetic of a dtype, `within` that of partial sums, and
+/// `sum_site` lends what an allreduce algorithm needs for some tensors of one dtype. Integers of up
+/// to 32 bits are averaged in 64 bits where `averages_in_i64`; `widen` and `narrow` convert them.
+/// `trace` notes an algorithm in the timeline for as long as its result lives.
 template <class S>
 concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp op, double factor,
                                  std::span<const std::int64_t> rows, std::span<std::byte> memory,
@@ -65,7 +67,9 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
     requires Wire<std::remove_reference_t<decltype(site.ring())>>;
     { site.in_ring_order(tensors) } -> std::same_as<std::vector<std::span<std::byte>>>;
     { site.stages() } -> std::same_as<bool>;
+    { site.has_levels() } -> std::same_as<bool>;
     { site.reduce(dtype, op) } -> std::convertible_to<const Reduce&>;
+    { site.within(dtype) } -> std::convertible_to<const Reduce&>;
     { site.sum_site(dtype, tensors, i, i) } -> AllreduceSite;
     site.adasum_pair(dtype);
     { site.scale(dtype, memory, factor) } -> std::same_as<void>;

@@ -45,6 +45,7 @@
 #include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/concepts/wire.hpp"
+#include "collectives/hierarchical/levels.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
 #include "collectives/layout/scratch.hpp"
@@ -93,8 +94,8 @@ public:
                 .reduce = args.reduce,
                 .segment_bytes =
                     segment_bytes(local, across.front(), args.blocks, args.segment_bytes)},
-          chunks_(args_.blocks.largest_bytes(), args_.segment_bytes, across.front().window_bytes()),
-          lag_(std::max<std::size_t>(chunks_.slots(), 1) - 1) {
+          chunks_(args_.blocks.largest_bytes(), args_.segment_bytes,
+                  across.front().window_bytes()) {
         Scratch scratch(args.scratch);
         terms_ =
             scratch.cut_array<std::span<const std::byte>>(static_cast<std::size_t>(local.size()));
@@ -104,53 +105,36 @@ public:
         });
     }
 
-    /// Step s works on chunks of all ages. Chunk s is staged out; chunk s-1 is added up within the
-    /// host and starts around the ring; older chunks take some of their hops; the result of the
-    /// oldest in the ring is published; and the chunk before that is copied in. Sends come first,
-    /// waits last.
-    void run() {
-        if (chunks_.count() == 0) return;
-        const auto published = 1 + lag_, copied_in = 2 + lag_;
-        const auto last_step = chunks_.count() - 1 + copied_in;
-        for (std::size_t step = 0; step <= last_step; ++step) {
-            if (step > 0) local_.await(local_.round() - 1);
-            std::size_t bytes = 0;
-            with_chunk(step, 1, [&](std::size_t chunk) { start(chunk); });
-            with_chunk(step, copied_in, [&](std::size_t chunk) { copy_in(chunk); });
-            with_chunk(step, 0, [&](std::size_t chunk) { bytes += stage_out(chunk); });
-            advance(step);
-            with_chunk(step, published, [&](std::size_t chunk) { bytes += publish_result(chunk); });
-            if (step < last_step) local_.publish(bytes);
-        }
+    void run() { by_levels(local_, chunks_, 2 * (hosts_ - 1), *this); }
+
+    // The calls of by_levels().
+    std::size_t stage_out(std::size_t chunk) { return copy_out(/*own=*/false, chunk); }
+    /// Adds up a chunk and starts it around the rings; column by column, so that the first of them
+    /// starts early.
+    void start(std::size_t chunk) {
+        for_each_column(/*own=*/true, [&, ring = rings_.begin()](int column) mutable {
+            reduce(column, chunk);
+            (ring++)->start(chunk % chunks_.slots(), chunk);
+        });
+    }
+    void hop(std::size_t chunk, int number) {
+        for (auto& ring : rings_) ring.advance(chunk % chunks_.slots(), number);
+    }
+    std::size_t publish_result(std::size_t chunk) {
+        return local_.size() > 1 ? copy_out(/*own=*/true, chunk) : 0;
+    }
+    void copy_in(std::size_t chunk) {
+        for_each_column(/*own=*/false, [&](int column) {
+            const auto published = part(owner_of(column), local_.round() - 1, column);
+            for_each_segment(column, chunk, [&](const Segment& segment, std::size_t first) {
+                args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
+                    std::memcpy(run.data(), published.data() + first + at, run.size());
+                });
+            });
+        });
     }
 
 private:
-    /// Calls act with the chunk that entered the pipeline `age` steps before `step`, if there is
-    /// one.
-    template <class Act>
-    void with_chunk(std::size_t step, std::size_t age, const Act& act) const {
-        if (step >= age && step - age < chunks_.count()) act(step - age);
-    }
-
-    std::size_t slot_of(std::size_t chunk) const noexcept { return chunk % chunks_.slots(); }
-
-    /// How many hops a chunk of this age has done by the end of its step.
-    int hops_done(std::size_t age) const noexcept {
-        return static_cast<int>(age * static_cast<std::size_t>(hops()) / (lag_ + 1));
-    }
-    int hops() const noexcept { return 2 * (hosts_ - 1); }
-
-    /// Chunks take turns, hop by hop: while this rank waits for one, messages of the others travel.
-    void advance(std::size_t step) {
-        for (int turn = 0; turn <= hops() / static_cast<int>(lag_ + 1); ++turn)
-            for (std::size_t age = lag_ + 1; age > 0; --age)
-                with_chunk(step, age, [&](std::size_t chunk) {
-                    const int hop = hops_done(age - 1) + turn;
-                    if (hop >= hops_done(age)) return;
-                    for (auto& ring : rings_) ring.advance(slot_of(chunk), hop);
-                });
-    }
-
     int owner_of(int column) const { return column % local_.size(); }
     /// Calls visit(column) for each column that this rank is in, or is not in.
     template <class Visit>
@@ -195,19 +179,6 @@ private:
         });
         return bytes;
     }
-    std::size_t stage_out(std::size_t chunk) { return copy_out(/*own=*/false, chunk); }
-    std::size_t publish_result(std::size_t chunk) {
-        return local_.size() > 1 ? copy_out(/*own=*/true, chunk) : 0;
-    }
-
-    /// Adds up a chunk and starts it around the rings; column by column, so that the first of them
-    /// starts early.
-    void start(std::size_t chunk) {
-        for_each_column(/*own=*/true, [&, ring = rings_.begin()](int column) mutable {
-            reduce(column, chunk);
-            (ring++)->start(slot_of(chunk), chunk);
-        });
-    }
     void reduce(int column, std::size_t chunk) {
         for_each_segment(column, chunk, [&](const Segment& segment, std::size_t first) {
             args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
@@ -221,25 +192,12 @@ private:
         });
     }
 
-    void copy_in(std::size_t chunk) {
-        for_each_column(/*own=*/false, [&](int column) {
-            const auto published = part(owner_of(column), local_.round() - 1, column);
-            for_each_segment(column, chunk, [&](const Segment& segment, std::size_t first) {
-                args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
-                    std::memcpy(run.data(), published.data() + first + at, run.size());
-                });
-            });
-        });
-    }
-
     P& local_;
     const Reduce& within_;
     int hosts_, columns_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreduceArgs args_;                           ///< for the rings
     Chunks chunks_;
-    /// Steps from the first hop of a chunk to its last; 0 if there is only one chunk.
-    std::size_t lag_;
     std::vector<ring::PipelinedRing<W>> rings_;  ///< of this rank's columns, ascending
 };
 

@@ -7,9 +7,12 @@
 #include <cstring>
 #include <guozhuang/types.hpp>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "collectives/concepts/operation_site.hpp"
 #include "collectives/direct/direct_reduce_scatter.hpp"
+#include "collectives/hierarchical/hierarchical_reduce_scatter.hpp"
 #include "collectives/layout/rows.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/select.hpp"
@@ -21,32 +24,48 @@ namespace guozhuang {
 template <OperationSite S>
 void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::int64_t> rows,
                         std::span<std::byte> output) {
+    const bool by_levels = site.has_levels() && !site.policy().reproducible;
     const int ranks = site.wire().size();
     const auto segment_bytes = selection::direct_segment_bytes(ranks, site.policy().segment_bytes);
-    std::span<const std::byte> given = tensor.memory;
-    auto blocks = cut_rows(given, rows, tensor.row_bytes);
-    const auto scratch_bytes =
-        site.stages() ? staged::stage_scratch_bytes(ranks)
-                      : direct::reduce_scatter_scratch_bytes(site.wire(), blocks, segment_bytes);
-    const bool scales = site.prescale() != 1;
-    Scratch scratch(
-        site.scratch(padded(scratch_bytes) + (scales ? padded(given.size()) : std::size_t{0})));
-    const auto working = scratch.cut(scratch_bytes);
-    if (scales) {
-        const auto scaled = scratch.cut(given.size());
-        if (!given.empty()) std::memcpy(scaled.data(), given.data(), given.size());
-        site.scale(tensor.dtype, scaled, site.prescale());
-        given = scaled;
-        blocks = cut_rows(given, rows, tensor.row_bytes);
-    }
     const auto& reduce = site.reduce(tensor.dtype, site.op());
-    const direct::ReduceScatterArgs args{.input = blocks,
-                                         .output = output,
-                                         .scratch = working,
-                                         .reduce = reduce,
-                                         .segment_bytes = segment_bytes};
-    if (!site.stages()) return direct::reduce_scatter(site.wire(), args);
-    site.stage(given.size(), [&](auto& group) { staged::staged_reduce_scatter(group, args); });
+    std::span<const std::byte> given = tensor.memory;
+    std::vector<std::span<const std::byte>> blocks;
+    const auto cut = [&] {
+        blocks = cut_rows(given, rows, tensor.row_bytes);
+        if (by_levels) blocks = site.in_ring_order(std::span(std::as_const(blocks)));
+    };
+    cut();
+    const auto args_with = [&](std::size_t scratch_bytes) -> direct::ReduceScatterArgs {
+        const bool scales = site.prescale() != 1;
+        Scratch scratch(
+            site.scratch(padded(scratch_bytes) + (scales ? padded(given.size()) : std::size_t{0})));
+        const auto working = scratch.cut(scratch_bytes);
+        if (scales) {
+            const auto scaled = scratch.cut(given.size());
+            if (!given.empty()) std::memcpy(scaled.data(), given.data(), given.size());
+            site.scale(tensor.dtype, scaled, site.prescale());
+            given = scaled;
+            cut();
+        }
+        return {.input = blocks,
+                .output = output,
+                .scratch = working,
+                .reduce = reduce,
+                .segment_bytes = segment_bytes};
+    };
+    if (by_levels)
+        return site.stage_on_host(given.size(), [&](auto& local, const auto& by_host) {
+            const auto bytes = hierarchical::reduce_scatter_scratch_bytes(
+                local, site.ring(), by_host, blocks, segment_bytes);
+            hierarchical::reduce_scatter(local, site.ring(), by_host, args_with(bytes),
+                                         site.within(tensor.dtype));
+        });
+    if (!site.stages())
+        return direct::reduce_scatter(site.wire(), args_with(direct::reduce_scatter_scratch_bytes(
+                                                       site.wire(), blocks, segment_bytes)));
+    site.stage(given.size(), [&](auto& group) {
+        staged::staged_reduce_scatter(group, args_with(staged::stage_scratch_bytes(ranks)));
+    });
 }
 
 /// The average of integers, as the reduce_scatter of the same tensor in i64.

@@ -36,6 +36,12 @@ bool HostGrid::is_even() const noexcept {
                                [&](const auto& row) { return row.size() == local().size(); });
 }
 
+std::vector<int> HostGrid::ranks_by_host() const {
+    std::vector<int> ranks;
+    for (const auto& row : rows_) ranks.push_back(static_cast<int>(row.size()));
+    return ranks;
+}
+
 std::vector<int> HostGrid::column(int number) const {
     std::vector<int> ranks;
     for (const auto& row : rows_)

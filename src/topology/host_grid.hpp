@@ -35,6 +35,8 @@ public:
     /// All world ranks, host after host: a ring in this order has as few hops between hosts as
     /// there are hosts. The same on all ranks.
     const std::vector<int>& host_by_host() const noexcept { return host_by_host_; }
+    /// How many ranks are on each host.
+    std::vector<int> ranks_by_host() const;
     /// This rank's number in host_by_host().
     int ring_rank() const noexcept { return ring_rank_; }
     /// Whether all hosts have the same number of ranks.

@@ -1,5 +1,6 @@
 // The figures in the algorithms' header comments and in docs/algorithms.md, printed by the
 // algorithms themselves. Where one differs, the failure shows the right one, ready to be pasted.
+#include <array>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +9,7 @@
 
 #include "collectives/adasum/adasum_allreduce.hpp"
 #include "collectives/hierarchical/hierarchical_allreduce.hpp"
+#include "collectives/hierarchical/hierarchical_reduce_scatter.hpp"
 #include "collectives/pairwise/pairwise_all_to_all.hpp"
 #include "collectives/staged/staged_allreduce.hpp"
 #include "collectives/staged/symmetric_allreduce.hpp"
@@ -134,36 +136,75 @@ TEST_CASE("figure: staged and symmetric", "[figures]") {
                  }));
 }
 
-/// Two ranks on each of two hosts, one symbol per block. Messages between hosts, in steps 1 and 2,
-/// fall between the two rounds.
-Lines hierarchical_figure() {
+/// Two ranks on each of two hosts, one symbol per block. Messages between hosts fall between the
+/// rounds.
+template <class Body>
+Lines hierarchical_figure(std::size_t steps_a_round, const Body& body) {
     std::deque<Stages> hosts;
-    std::deque<Switchboard> columns;
-    for (int i = 0; i < 2; ++i) {
-        hosts.emplace_back(2, 4096);
-        columns.emplace_back(2);
-    }
+    for (int i = 0; i < 2; ++i) hosts.emplace_back(2, 4096);
     Trace trace(4);
+    Lines ends(4);
     Switchboard board(4);
     run_ranks(board, [&](int rank) {
-        const int host = rank / 2, local_rank = rank % 2;
-        TraceGroup local(hosts[static_cast<std::size_t>(host)], trace, local_rank,
-                         {.columns = {2 * host, 2 * host + 1}, .steps_a_round = 3});
-        TraceWire across(columns[static_cast<std::size_t>(local_rank)], trace, host,
-                         {.columns = {local_rank, local_rank + 2}, .first_step = 1});
-        auto symbols = parts(rank, 4);
-        const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
-                            4);
-        const std::span wires(&across, 1);
-        TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, wires, blocks, 64));
-        const SymbolReduce reduce;
-        hierarchical::allreduce(local, wires, {blocks, scratch.span(), reduce, 64}, reduce);
+        const int host = rank / 2;
+        TraceGroup local(hosts[static_cast<std::size_t>(host)], trace, rank % 2,
+                         {.columns = {2 * host, 2 * host + 1}, .steps_a_round = steps_a_round});
+        body(local, trace, board, rank, ends[static_cast<std::size_t>(rank)]);
     });
-    return trace.figure({});
+    if (ends == Lines(ends.size())) ends.clear();
+    return trace.figure(ends);
+}
+
+Lines hierarchical_allreduce_figure() {
+    std::deque<Switchboard> columns;
+    for (int i = 0; i < 2; ++i) columns.emplace_back(2);
+    return hierarchical_figure(
+        3, [&](TraceGroup& local, Trace& trace, Switchboard&, int rank, std::string&) {
+            const int local_rank = rank % 2;
+            TraceWire across(columns[static_cast<std::size_t>(local_rank)], trace, rank / 2,
+                             {.columns = {local_rank, local_rank + 2}, .first_step = 1});
+            auto symbols = parts(rank, 4);
+            const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))},
+                                sizeof(Symbol), 4);
+            const std::span wires(&across, 1);
+            TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, wires, blocks, 64));
+            const SymbolReduce reduce;
+            hierarchical::allreduce(local, wires, {blocks, scratch.span(), reduce, 64}, reduce);
+        });
+}
+
+hierarchical::RanksByHost two_and_two(int rank) {
+    return {std::array{2, 2}, rank};
+}
+
+Lines hierarchical_reduce_scatter_figure() {
+    return hierarchical_figure(
+        2, [&](TraceGroup& local, Trace& trace, Switchboard& board, int rank, std::string& end) {
+            TraceWire wire(board, trace, rank, {.columns = {0, 1, 2, 3}, .first_step = 1});
+            auto symbols = parts(rank, 4);
+            std::vector<std::span<const std::byte>> blocks;
+            for (auto& symbol : symbols) blocks.push_back(std::as_bytes(std::span(&symbol, 1)));
+            const auto ranks = two_and_two(rank);
+            TestScratch scratch(
+                hierarchical::reduce_scatter_scratch_bytes(local, wire, ranks, blocks, 64));
+            const SymbolReduce reduce;
+            auto& own = symbols[static_cast<std::size_t>(rank)];
+            hierarchical::reduce_scatter(local, wire, ranks,
+                                         {.input = blocks,
+                                          .output = std::as_writable_bytes(std::span(&own, 1)),
+                                          .scratch = scratch.span(),
+                                          .reduce = reduce,
+                                          .segment_bytes = 64},
+                                         reduce);
+            end = SymbolTable::show(own);
+        });
 }
 
 TEST_CASE("figure: hierarchical", "[figures]") {
-    check_figure("collectives/hierarchical/hierarchical_allreduce.hpp", hierarchical_figure());
+    check_figure("collectives/hierarchical/hierarchical_allreduce.hpp",
+                 hierarchical_allreduce_figure());
+    check_figure("collectives/hierarchical/hierarchical_reduce_scatter.hpp",
+                 hierarchical_reduce_scatter_figure());
 }
 
 TEST_CASE("figure: ring reduce-scatter", "[figures]") {

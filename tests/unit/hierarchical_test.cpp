@@ -1,4 +1,5 @@
 #include "collectives/hierarchical/hierarchical_allreduce.hpp"
+#include "collectives/hierarchical/hierarchical_reduce_scatter.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,10 +43,11 @@ const std::vector<Job> all_jobs = {
     {{3, 2, 2}}, {{3, 1, 2}},    {{1, 1, 4}},       {{1, 2, 2, 1}}, {{2, 5, 3}}};
 const auto& jobs = under_sanitizer ? some_jobs : all_jobs;
 
-/// The channels of a rank: within its host, and across hosts for each of its columns.
+/// The channels of a rank: within its host, across hosts for each of its columns, and to all ranks.
 struct Group {
     ThreadGroup local;
     std::vector<ThreadWire> across;
+    ThreadWire all;
     int locals;  ///< ranks of its host
 
     std::size_t messages_across() const {
@@ -66,19 +68,19 @@ std::vector<Group> run_job(const Job& job, const Body& body) {
     std::deque<Stages> hosts;
     std::deque<Switchboard> columns;
     for (int column = 0; column < job.columns(); ++column) columns.emplace_back(job.hosts());
+    Switchboard board(job.ranks());
     std::vector<Group> all_groups;
     for (int host = 0; host < job.hosts(); ++host) {
         const int locals = job.locals[static_cast<std::size_t>(host)];
         hosts.emplace_back(locals, room_bytes);
         for (int local = 0; local < locals; ++local) {
-            auto& group = all_groups.emplace_back(Group{{hosts.back(), local}, {}, locals});
+            auto& group = all_groups.emplace_back(Group{
+                {hosts.back(), local}, {}, {board, static_cast<int>(all_groups.size())}, locals});
             for (int column = local; column < job.columns(); column += locals)
                 group.across.emplace_back(columns[static_cast<std::size_t>(column)], host);
             if (group.across.empty()) group.across.emplace_back(columns.front(), host);
         }
     }
-    // The board is for the threads and their exceptions: no message goes through it.
-    Switchboard board(job.ranks());
     run_ranks(board, [&](int rank) {
         try {
             body(rank, all_groups[static_cast<std::size_t>(rank)]);
@@ -318,6 +320,107 @@ TEST_CASE("few segments take few rounds", "[hierarchical]") {
                                         segment_bytes);
              }))
             CHECK(group.local.rounds() == rounds);
+}
+
+/// Halves the sums of one tensor of these inputs and gives each rank as many elements as `counts`
+/// says; returns the ranks' outputs.
+template <class Format>
+using Outputs = std::vector<std::vector<typename Format::Element>>;
+template <class Format>
+Outputs<Format> scatter(const Job& job, const ByRank<typename Format::Element>& inputs,
+                        const std::vector<std::size_t>& counts, std::size_t segment_bytes,
+                        std::size_t window_bytes, std::vector<Group>* groups = nullptr) {
+    Outputs<Format> outputs;
+    for (const auto count : counts) outputs.emplace_back(count);
+    auto done = run_job(job, [&](int rank, Group& group) {
+        const auto self = static_cast<std::size_t>(rank);
+        group.all.set_window_bytes(window_bytes);
+        std::vector<std::span<const std::byte>> blocks;
+        for (std::size_t begin = 0; const auto count : counts) {
+            blocks.push_back(std::as_bytes(std::span(inputs[self][0]).subspan(begin, count)));
+            begin += count;
+        }
+        const hierarchical::RanksByHost ranks(job.locals, rank);
+        TestScratch scratch(hierarchical::reduce_scatter_scratch_bytes(
+            group.local, group.all, ranks, blocks, segment_bytes));
+        const ScalarReduce<Format> half_of_sum(2), within(1);
+        hierarchical::reduce_scatter(group.local, group.all, ranks,
+                                     {.input = blocks,
+                                      .output = std::as_writable_bytes(std::span(outputs[self])),
+                                      .scratch = scratch.span(),
+                                      .reduce = half_of_sum,
+                                      .segment_bytes = segment_bytes},
+                                     within);
+    });
+    if (groups) *groups = std::move(done);
+    return outputs;
+}
+
+/// Even counts that add up to `count`; or uneven ones, with ranks that get nothing.
+std::vector<std::size_t> counts_of(std::size_t count, std::size_t ranks, bool uneven) {
+    std::vector<std::size_t> counts(ranks, count / ranks);
+    for (std::size_t rank = 0; rank < count % ranks; ++rank) ++counts[rank];
+    for (std::size_t rank = 1; uneven && rank < ranks; rank += 2)
+        counts[rank - 1] += std::exchange(counts[rank], 0);
+    return counts;
+}
+
+/// The ranks' outputs, one after the other, are compared with a tree over the ranks of each host,
+/// rounded, and a tree over those sums.
+template <class Format>
+void check_reduce_scatter() {
+    for (const auto& job : jobs)
+        for (const std::size_t count : {0, 1, 17, 4099}) {
+            const auto inputs = inputs_of<Format>(job.ranks(), {count});
+            ByRank<typename Format::Element> sums;  // by host
+            for (auto first = inputs.begin(); const int locals : job.locals) {
+                sums.push_back(tree_sum<Format>({first, first + locals}, 1));
+                first += locals;
+            }
+            const auto expected = tree_sum<Format>(sums, 2)[0];
+            for (const bool uneven : {false, true})
+                for (const auto& [segment_bytes, window_bytes] :
+                     {std::pair<std::size_t, std::size_t>{64, 0}, {256, 8000}, {whole, 0}}) {
+                    INFO(job.name() << ", " << count << " elements");
+                    typename Outputs<Format>::value_type joined;
+                    const auto counts =
+                        counts_of(count, static_cast<std::size_t>(job.ranks()), uneven);
+                    for (const auto& output :
+                         scatter<Format>(job, inputs, counts, segment_bytes, window_bytes))
+                        joined.insert(joined.end(), output.begin(), output.end());
+                    CHECK((joined == expected));
+                }
+        }
+}
+
+TEST_CASE("hierarchical reduce-scatter is a tree within each host and one over the hosts",
+          "[hierarchical]") {
+    check_reduce_scatter<I64>();
+    check_reduce_scatter<F32>();
+    check_reduce_scatter<HalfLike>();
+}
+
+TEST_CASE("hierarchical reduce-scatter sends each sum of a host once", "[hierarchical]") {
+    for (const auto& job : jobs) {
+        const auto ranks = static_cast<std::size_t>(job.ranks());
+        constexpr std::size_t each = 1000;
+        std::vector<Group> groups;
+        scatter<F32>(job, inputs_of<F32>(job.ranks(), {ranks * each}),
+                     std::vector<std::size_t>(ranks, each), 256, 0, &groups);
+        for (auto group = groups.begin(); const int locals : job.locals) {
+            const auto others = ranks - static_cast<std::size_t>(locals);
+            std::size_t most = 0, all = 0;
+            for (int local = 0; local < locals; ++local, ++group) {
+                most = std::max(most, group->all.bytes());
+                all += group->all.bytes();
+            }
+            CHECK(all == others * each * sizeof(float));
+            // Every rank of the host has its share.
+            const auto turns =
+                (others + static_cast<std::size_t>(locals) - 1) / static_cast<std::size_t>(locals);
+            CHECK(most == turns * each * sizeof(float));
+        }
+    }
 }
 
 TEST_CASE("a room holds the segments of so many hosts, or says that it cannot", "[hierarchical]") {

@@ -156,8 +156,9 @@ public:
 
     GroupWire& wire() noexcept { return backend_.wire_; }
     GroupWire& ring() noexcept { return backend_.ring_; }
-    std::vector<std::span<std::byte>> in_ring_order(std::span<const std::span<std::byte>> blocks) {
-        std::vector<std::span<std::byte>> around;
+    template <class Byte>
+    std::vector<std::span<Byte>> in_ring_order(std::span<const std::span<Byte>> blocks) {
+        std::vector<std::span<Byte>> around;
         const auto& ranks = backend_.group_.ranks;  // they ascend
         for (const int rank : backend_.grid_.host_by_host()) {
             const auto group_rank = std::ranges::lower_bound(ranks, rank) - ranks.begin();
@@ -171,17 +172,25 @@ public:
         backend_.tuner_->group().begin();
         backend_.tuner_->run(bundle_.description->operation, bytes, move);
     }
+    bool has_levels() const noexcept { return policy_.hierarchy; }
+    template <class Move>
+    void stage_on_host(std::size_t bytes, const Move& move) {
+        const hierarchical::RanksByHost ranks(backend_.grid_.ranks_by_host(), ring().rank());
+        backend_.hierarchy_->local().run(bundle_.description->operation, bytes,
+                                         [&](SharedMemoryGroup& group) { move(group, ranks); });
+    }
 
     device::HostReduce reduce(DType dtype, ReduceOp op) const {
         return device::HostReduce(
             {op, dtype, bundle_.contributors, bundle_.description->postscale});
     }
+    device::HostReduce within(DType dtype) const { return device::HostReduce({op(), dtype}); }
     SumSite sum_site(DType dtype, std::span<const std::span<std::byte>> tensors, std::size_t bytes,
                      std::size_t segment_bytes) {
         if (stages()) backend_.tuner_->group().begin();
         return {backend_,
                 {.reduce = reduce(dtype, op()),
-                 .within = device::HostReduce({op(), dtype}),
+                 .within = within(dtype),
                  .tensors = tensors,
                  .bytes = bytes,
                  .segment_bytes = segment_bytes}};
