@@ -36,11 +36,12 @@ struct SiteTensor {
 /// until the next call. `blocks` keeps its memory between operations.
 ///
 /// `wire` is a Wire of all ranks, `ring` one in which the ranks of a host are neighbours;
-/// `in_ring_order` puts blocks of the ranks into its order. If `stages()`, all ranks have memory in
-/// which they stage for each other, and `stage(bytes, move)` calls move(group) with their
-/// PeerMemory. `bytes`: how many the operation moves, the same on all ranks. If `has_levels()`, the
-/// ranks are on several hosts, and `stage_on_host(bytes, move)` calls move(group, ranks) with the
-/// PeerMemory of this host and the hierarchical::RanksByHost of `ring`.
+/// `ring_root` is the root there, and `in_ring_order` puts blocks of the ranks into its order. If
+/// `stages()`, all ranks have memory in which they stage for each other, and `stage(bytes, move)`
+/// calls move(group) with their PeerMemory. `bytes`: how many the operation moves, the same on all
+/// ranks. If `has_levels()`, at least the ranks of each host have, and `by_levels(bytes, move)`
+/// calls move(group, ranks) with the PeerMemory of this host and the hierarchical::RanksByHost of
+/// `ring`; it may be one host.
 ///
 /// For reductions, `reduce` is the arithmetic of a dtype, `within` that of partial sums, and
 /// `sum_site` lends what an allreduce algorithm needs for some tensors of one dtype. Integers of up
@@ -54,6 +55,7 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
     { site.tensors() } -> std::same_as<std::size_t>;
     { site.tensor(i) } -> std::same_as<SiteTensor>;
     { site.root() } -> std::same_as<int>;
+    { site.ring_root() } -> std::same_as<int>;
     { site.op() } -> std::same_as<ReduceOp>;
     { site.prescale() } -> std::same_as<double>;
     { site.postscale() } -> std::same_as<double>;

@@ -38,7 +38,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -127,9 +126,7 @@ public:
         for_each_column(/*own=*/false, [&](int column) {
             const auto published = part(owner_of(column), local_.round() - 1, column);
             for_each_segment(column, chunk, [&](const Segment& segment, std::size_t first) {
-                args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
-                    std::memcpy(run.data(), published.data() + first + at, run.size());
-                });
+                args_.blocks.scatter(segment, published.subspan(first));
             });
         });
     }

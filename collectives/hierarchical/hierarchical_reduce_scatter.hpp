@@ -1,11 +1,11 @@
-// Hierarchical reduce-scatter, for ranks on several hosts. Within each host the terms of every
+// Reduce-scatter by levels, for ranks on one host or several. Within each host the terms of every
 // block are added up through memory that its ranks have mapped; then each host sends its sum of a
 // block to the block's owner, who adds up those. On other hosts than its owner's, the ranks take
 // turns in adding up and sending blocks, so all of them drive the link.
 //
-// The two levels are those of the hierarchical allreduce (hierarchical_allreduce.hpp), the one
-// within a host is staged/staged_reduce_scatter.hpp, the one across hosts
-// direct/direct_reduce_scatter.hpp.
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005, with loads and stores instead of messages
+// within a host. The two levels are those of hierarchical_allreduce.hpp.
 // Figure: ranks 0 and 1 on one host, 2 and 3 on the other. In step 0 a cell shows what a rank
 // writes to its stage.
 //
@@ -17,8 +17,8 @@
 // Cost, on H hosts of L ranks: segments + chunks in flight rounds within the host, (L-1)/L n beta
 // copied in and n gamma added up there; across (H-1) alpha per chunk, (H-1)/H n/L (beta + gamma).
 // Order: the balanced binary tree over the ranks of each host, rounded to elements once; then the
-// same over those sums, by host.
-// Needs: reduce_scatter_scratch_bytes; segments are shortened to what a room holds. The input is
+// same over those sums, by host. On one host the bits are those of the staged allreduce.
+// Needs: scratch_bytes(); segments are shortened to what a room holds. The input is
 // not changed.
 #pragma once
 
@@ -40,6 +40,8 @@ namespace guozhuang::hierarchical {
 template <PeerMemory P, Wire W>
 class ReduceScatter {
 public:
+    /// `local`: the ranks of this host. `wire`: all ranks, numbered as in `ranks`, and so are the
+    /// blocks. `within`: the arithmetic of args.reduce without the finish.
     ReduceScatter(P& local, W& wire, const RanksByHost& ranks,
                   const direct::ReduceScatterArgs& args, const Reduce& within)
         : local_(local),
@@ -47,27 +49,27 @@ public:
           ranks_(ranks),
           args_(args),
           within_(within),
-          carried_(ranks.carried(wire.rank(), ranks.ranks())),
-          chunks_(chunks_for(local, wire, ranks, direct::largest_bytes(args.input),
-                             args.segment_bytes)),
-          slots_(chunks_.slots()) {
-        Scratch scratch(args.scratch);
-        terms_ = scratch.cut_array<std::span<const std::byte>>(args.input.size());
-        for (auto& slot : slots_) {
-            slot.arriving.resize(static_cast<std::size_t>(ranks.hosts()));
-            slot.leaving.resize(carried_.size());
-            for (auto* const messages : {&slot.arriving, &slot.leaving})
-                for (auto& each : *messages) each.room = scratch.cut(chunks_.segment_bytes());
-        }
+          carried_(ranks.carried(ranks.rank(), ranks.ranks())),
+          chunks_(chunks_of(local, wire, ranks, args.input, args.segment_bytes)),
+          scratch_(args.scratch),
+          terms_(scratch_.cut_array<std::span<const std::byte>>(args.input.size())),
+          messages_(chunks_, messages(ranks), scratch_) {}
+
+    static std::size_t scratch_bytes(P& local, const W& wire, const RanksByHost& ranks,
+                                     std::span<const std::span<const std::byte>> blocks,
+                                     std::size_t segment_bytes) {
+        return padded_array<std::span<const std::byte>>(blocks.size()) +
+               Messages<W>::scratch_bytes(chunks_of(local, wire, ranks, blocks, segment_bytes),
+                                          messages(ranks));
     }
 
-    void run() { by_levels(local_, chunks_, /*hops=*/1, *this); }
+    void run() { by_levels(local_, chunks_, /*hops=*/ranks_.hosts() > 1 ? 1 : 0, *this); }
 
     // The calls of by_levels().
     std::size_t stage_out(std::size_t chunk) {
         std::size_t bytes = 0;
-        for (int block = 0; block < wire_.size(); ++block)
-            if (ranks_.carrier(block, ranks_.host()) != wire_.rank())
+        for (int block = 0; block < ranks_.ranks(); ++block)
+            if (ranks_.carrier(block, ranks_.host()) != ranks_.rank())
                 bytes += local_.put(part(local_.rank(), local_.round(), block),
                                     segment_of(block, chunk));
         return bytes;
@@ -75,63 +77,70 @@ public:
     /// Adds up this host's terms of the blocks of other hosts and sends them; then those of its own
     /// block.
     void start(std::size_t chunk) {
-        auto& [arriving, leaving] = slots_[chunk % slots_.size()];
         const auto sum = own_sum(chunk);
+        const auto messages = messages_.of(chunk);
         for (int host = 0; host < ranks_.hosts(); ++host)
             if (host != ranks_.host() && !sum.empty()) {
-                auto& message = arriving[static_cast<std::size_t>(host)];
-                message.ticket = wire_.receive(message.room.first(sum.size()),
-                                               ranks_.carrier(wire_.rank(), host));
+                auto& message = messages[static_cast<std::size_t>(host)];
+                message.incoming = wire_.receive(message.room.first(sum.size()),
+                                                 ranks_.carrier(ranks_.rank(), host));
             }
-        for (std::size_t i = 0; i < carried_.size(); ++i) {
-            const auto bytes = leaving[i].room.first(segment_of(carried_[i], chunk).size());
-            if (bytes.empty() || carried_[i] == wire_.rank()) continue;
-            add_up(bytes, carried_[i], chunk);
-            leaving[i].ticket = wire_.send(bytes, carried_[i]);
+        auto message = messages.rbegin();
+        for (const int block : carried_) {
+            const auto bytes = segment_of(block, chunk).size();
+            if (block == ranks_.rank() || bytes == 0) continue;
+            message->bytes = message->room.first(bytes);
+            add_up(message->bytes, block, chunk, within_);
+            message->outgoing = wire_.send(message->bytes, block);
+            ++message;
         }
-        add_up(sum, wire_.rank(), chunk);
+        add_up(sum, ranks_.rank(), chunk, ranks_.hosts() > 1 ? within_ : args_.reduce);
     }
     void hop(std::size_t chunk, int) {
-        auto& [arriving, leaving] = slots_[chunk % slots_.size()];
         const auto sum = own_sum(chunk);
-        const auto terms = terms_.first(arriving.size());
+        const auto messages = messages_.of(chunk);
+        const auto terms = terms_.first(static_cast<std::size_t>(ranks_.hosts()));
         for (std::size_t host = 0; host < terms.size(); ++host) {
-            wire_.wait(arriving[host].ticket);
-            terms[host] = arriving[host].room.first(sum.size());
+            wire_.wait(messages[host].incoming);
+            terms[host] = messages[host].room.first(sum.size());
         }
         terms[static_cast<std::size_t>(ranks_.host())] = sum;
         args_.reduce.combine_tree(sum, terms);
-        for (auto& message : leaving) wire_.wait(message.ticket);
+        for (auto& message : messages) wire_.wait(message.outgoing);
     }
 
 private:
-    struct Message {
-        std::span<std::byte> room;
-        typename W::Ticket ticket{};
-    };
-    struct Slot {
-        std::vector<Message> arriving;  ///< by host
-        std::vector<Message> leaving;   ///< one for each of carried_
-    };
-
+    static Chunks chunks_of(P& local, const W& wire, const RanksByHost& ranks,
+                            std::span<const std::span<const std::byte>> blocks,
+                            std::size_t segment_bytes) {
+        return {direct::largest_bytes(blocks),
+                std::min(segment_bytes, longest_segment_bytes(local, ranks.ranks())),
+                window_bytes(wire, ranks)};
+    }
+    /// Of a chunk: those that arrive, by host, and as many more as leave.
+    static std::size_t messages(const RanksByHost& ranks) {
+        if (ranks.hosts() == 1) return 0;
+        const auto carried = ranks.carried(ranks.rank(), ranks.ranks()).size();
+        return static_cast<std::size_t>(ranks.hosts()) + carried - 1;
+    }
     std::span<const std::byte> segment_of(int block, std::size_t chunk) const {
         const auto whole = args_.input[static_cast<std::size_t>(block)];
         return staged::slice(whole, chunks_.segment(block, whole.size(), chunk));
     }
     std::span<std::byte> own_sum(std::size_t chunk) const {
         const auto whole = args_.output;
-        return staged::slice(whole, chunks_.segment(wire_.rank(), whole.size(), chunk));
+        return staged::slice(whole, chunks_.segment(ranks_.rank(), whole.size(), chunk));
     }
     std::span<std::byte> part(int local, std::uint64_t round, int block) {
         return staged::section(local_.room(local, round), block, chunks_.segment_bytes());
     }
-    void add_up(std::span<std::byte> into, int block, std::size_t chunk) {
+    void add_up(std::span<std::byte> into, int block, std::size_t chunk, const Reduce& reduce) {
         const auto terms = terms_.first(static_cast<std::size_t>(local_.size()));
         for (int peer = 0; peer < local_.size(); ++peer)
             terms[static_cast<std::size_t>(peer)] =
                 peer == local_.rank() ? segment_of(block, chunk)
                                       : part(peer, local_.round() - 1, block).first(into.size());
-        within_.combine_tree(into, terms);
+        reduce.combine_tree(into, terms);
     }
 
     P& local_;
@@ -141,28 +150,9 @@ private:
     const Reduce& within_;
     std::vector<int> carried_;
     Chunks chunks_;
+    Scratch scratch_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank, or by host
-    std::vector<Slot> slots_;
+    Messages<W> messages_;
 };
-
-template <PeerMemory P, Wire W>
-std::size_t reduce_scatter_scratch_bytes(P& local, const W& wire, const RanksByHost& ranks,
-                                         std::span<const std::span<const std::byte>> blocks,
-                                         std::size_t segment_bytes) {
-    const auto chunks =
-        chunks_for(local, wire, ranks, direct::largest_bytes(blocks), segment_bytes);
-    const auto messages =
-        static_cast<std::size_t>(ranks.hosts()) + ranks.carried(wire.rank(), ranks.ranks()).size();
-    return padded_array<std::span<const std::byte>>(blocks.size()) +
-           chunks.slots() * messages * chunks.segment_bytes();
-}
-
-/// `local`: the ranks of this host. `wire`: all ranks, numbered as in `ranks`, and so are the
-/// blocks. `within`: the arithmetic of args.reduce without the finish.
-template <PeerMemory P, Wire W>
-void reduce_scatter(P& local, W& wire, const RanksByHost& ranks,
-                    const direct::ReduceScatterArgs& args, const Reduce& within) {
-    ReduceScatter<P, W>(local, wire, ranks, args, within).run();
-}
 
 }  // namespace guozhuang::hierarchical

@@ -8,13 +8,14 @@
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/chunks.hpp"
+#include "collectives/layout/scratch.hpp"
 #include "collectives/staged/sections.hpp"
 
-/// The common parts of operations over several hosts. Within a host data goes through memory that
-/// its ranks have mapped, across hosts as messages.
+/// The common parts of operations by levels: within a host data goes through memory that its ranks
+/// have mapped, across hosts as messages. There may be one host.
 namespace guozhuang::hierarchical {
 
-/// Ranks on several hosts, numbered host by host.
+/// Ranks numbered host by host.
 class RanksByHost {
 public:
     /// `ranks`: how many are on each host. `rank`: one of them, whose host is `host()`.
@@ -24,6 +25,7 @@ public:
     }
 
     int ranks() const noexcept { return first_.back(); }
+    int rank() const noexcept { return rank_; }
     int hosts() const noexcept { return static_cast<int>(first_.size()) - 1; }
     int host() const noexcept { return host_; }
     int host_of(int rank) const noexcept {
@@ -36,12 +38,13 @@ public:
     /// How many hosts after that of a rank this one is, around.
     int hosts_from(int rank) const noexcept { return (host_ - host_of(rank) + hosts()) % hosts(); }
     int first(int host) const noexcept { return first_[static_cast<std::size_t>(host)]; }
+    int size(int host) const noexcept { return first(host + 1) - first(host); }
     int local_rank(int rank) const noexcept { return rank - first(host_of(rank)); }
 
     /// Who handles the data of a rank on a host: there the rank itself, elsewhere the ranks of the
     /// host in turn.
     int carrier(int rank, int host) const noexcept {
-        const int begin = first(host), ranks = first(host + 1) - begin;
+        const int begin = first(host), ranks = size(host);
         if (begin <= rank && rank < begin + ranks) return rank;
         return begin + (rank < begin ? rank : rank - ranks) % ranks;
     }
@@ -59,29 +62,57 @@ private:
     int rank_ = 0, host_ = 0;
 };
 
-/// How blocks of at most these bytes, one for each rank, are cut so that a room holds a segment of
-/// each. A rank has a segment in flight to or from each other host.
-template <PeerMemory P, Wire W>
-Chunks chunks_for(P& local, const W& wire, const RanksByHost& ranks, std::size_t largest_bytes,
-                  std::size_t segment_bytes) {
-    const auto room = local.room(local.rank(), local.round()).size();
-    return {largest_bytes,
-            std::min(segment_bytes, staged::section_limit_bytes(room, ranks.ranks())),
-            wire.window_bytes() / static_cast<std::size_t>(ranks.hosts() - 1)};
+/// The longest segment if a room holds this many.
+template <PeerMemory P>
+std::size_t longest_segment_bytes(P& local, int segments) {
+    return staged::section_limit_bytes(local.room(local.rank(), local.round()).size(), segments);
 }
+/// The window of a rank that has a segment in flight to each other host.
+template <Wire W>
+std::size_t window_bytes(const W& wire, const RanksByHost& ranks) {
+    return wire.window_bytes() / static_cast<std::size_t>(std::max(ranks.hosts() - 1, 1));
+}
+
+/// The messages of chunks in flight: `each` of a chunk, all with room for a segment.
+template <Wire W>
+class Messages {
+public:
+    struct Message {
+        std::span<std::byte> room, bytes;
+        typename W::Ticket incoming{}, outgoing{};
+    };
+
+    static std::size_t scratch_bytes(const Chunks& chunks, std::size_t each) {
+        const auto count = chunks.slots() * each;
+        return padded_array<Message>(count) + count * chunks.segment_bytes();
+    }
+
+    Messages(const Chunks& chunks, std::size_t each, Scratch& scratch)
+        : each_(each), slots_(chunks.slots()), all_(scratch.cut_array<Message>(slots_ * each)) {
+        for (auto& message : all_) message.room = scratch.cut(chunks.segment_bytes());
+    }
+
+    std::span<Message> of(std::size_t chunk) const {
+        return all_.subspan(chunk % slots_ * each_, each_);
+    }
+
+private:
+    std::size_t each_, slots_;
+    std::span<Message> all_;
+};
 
 /// Takes chunks through an operation on one rank. In step s, chunk s is staged out for the ranks of
 /// the host, which find it in the next round. Chunk s-1 is started across hosts; older chunks take
 /// some of their hops; the result of the oldest one in flight is published; and the chunk before
-/// that is copied in. Sends come first, waits last. Operations without publish_result() and
-/// copy_in() end with the last hop.
+/// that is copied in. Sends come first, waits last. Without hops an operation ends with start(),
+/// and without results with the last hop.
 template <PeerMemory P, class Operation>
 void by_levels(P& local, const Chunks& chunks, int hops, Operation& operation) {
     constexpr bool has_results = requires { operation.copy_in(std::size_t{}); };
     if (chunks.count() == 0) return;
     // Steps from the first hop of a chunk to its last; 0 if there is only one chunk.
-    const auto lag = chunks.slots() - 1;
-    const auto last_step = chunks.count() + lag + (has_results ? 1 : 0);
+    const auto lag = hops == 0 ? 0 : chunks.slots() - 1;
+    const auto last_step = chunks.count() + (hops == 0 ? 0 : lag + (has_results ? 1 : 0));
     // The age of a chunk: how many steps ago it entered.
     const auto with_chunk = [&](std::size_t step, std::size_t age, const auto& act) {
         if (step >= age && step - age < chunks.count()) act(step - age);

@@ -35,13 +35,9 @@ void Blocks::assign(std::span<const std::span<std::byte>> tensors, std::size_t e
     if (count == this->count() && element_bytes == element_bytes_ && cut == cut_ &&
         is_cut_from(tensors))
         return;
-    tensors_.clear();  // in case memory runs out before all is computed
+    clear();
     cut_ = cut;
-    runs_.clear();
-    first_.clear();
-    bytes_.clear();
     element_bytes_ = element_bytes;
-    total_bytes_ = 0;
     for (const auto tensor : tensors) total_bytes_ += tensor.size();
     const auto blocks = static_cast<std::size_t>(count);
     for (std::size_t block = 0; block < blocks; ++block) {
@@ -60,6 +56,27 @@ void Blocks::assign(std::span<const std::span<std::byte>> tensors, std::size_t e
     }
     first_.push_back(runs_.size());
     tensors_.assign(tensors.begin(), tensors.end());
+}
+
+void Blocks::assign_blocks(std::span<const std::span<std::byte>> blocks) {
+    clear();
+    element_bytes_ = 1;
+    for (const auto block : blocks) {
+        first_.push_back(runs_.size());
+        append(0, block);
+        bytes_.push_back(block.size());
+        total_bytes_ += block.size();
+    }
+    first_.push_back(runs_.size());
+}
+
+/// Forgets what was cut, in case memory runs out before all is computed.
+void Blocks::clear() {
+    tensors_.clear();
+    runs_.clear();
+    first_.clear();
+    bytes_.clear();
+    total_bytes_ = 0;
 }
 
 bool Blocks::is_cut_from(std::span<const std::span<std::byte>> tensors) const noexcept {

@@ -42,6 +42,8 @@ public:
 
     void assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes, int count,
                 Cut cut = Cut::tensors);
+    /// Instead of cutting, takes these blocks, of any lengths.
+    void assign_blocks(std::span<const std::span<std::byte>> blocks);
 
     int count() const noexcept { return static_cast<int>(bytes_.size()); }
     std::size_t element_bytes() const noexcept { return element_bytes_; }
@@ -49,7 +51,9 @@ public:
     std::size_t bytes(int block) const noexcept {
         return block < count() ? bytes_[static_cast<std::size_t>(block)] : 0;
     }
-    std::size_t largest_bytes() const noexcept { return bytes(0); }
+    std::size_t largest_bytes() const noexcept {
+        return bytes_.empty() ? 0 : std::ranges::max(bytes_);
+    }
     std::size_t total_bytes() const noexcept { return total_bytes_; }
 
     /// The whole of a block.
@@ -80,6 +84,7 @@ public:
     }
 
 private:
+    void clear();
     struct Run {
         std::size_t offset;  ///< of its first byte in the block
         std::span<std::byte> memory;

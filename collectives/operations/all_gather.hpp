@@ -9,19 +9,26 @@
 #include <vector>
 
 #include "collectives/concepts/operation_site.hpp"
+#include "collectives/hierarchical/hierarchical_all_gather.hpp"
 #include "collectives/ring/ring_all_gather.hpp"
-#include "collectives/staged/staged_all_gather.hpp"
+#include "collectives/select.hpp"
 
 namespace guozhuang {
 
 /// blocks[r] receives the rows of rank r; this rank's is filled already.
 template <OperationSite S>
 void gather(S& site, std::span<const std::span<std::byte>> blocks) {
-    if (!site.stages()) return ring::all_gather(site.ring(), site.in_ring_order(blocks));
-    std::size_t bytes = 0;
-    for (const auto block : blocks) bytes += block.size();
-    site.stage(bytes, [&](auto& group) {
-        staged::staged_all_gather(group, blocks, site.policy().segment_bytes);
+    const auto around = site.in_ring_order(blocks);
+    if (!site.has_levels()) return ring::all_gather(site.ring(), around);
+    auto& blocks_around = site.blocks();
+    blocks_around.assign_blocks(around);
+    site.by_levels(blocks_around.total_bytes(), [&](auto& local, const auto& ranks) {
+        const int segments = ranks.hosts() > 1 ? ranks.ranks() : 1;
+        const auto segment_bytes =
+            selection::direct_segment_bytes(segments, site.policy().segment_bytes);
+        hierarchical::all_gather(
+            site, local, ranks,
+            {.blocks = blocks_around, .scratch = {}, .segment_bytes = segment_bytes, .root = -1});
     });
 }
 

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "collectives/concepts/operation_site.hpp"
+#include "collectives/hierarchical/hierarchical_all_gather.hpp"
 #include "collectives/layout/blocks.hpp"
-#include "collectives/staged/staged_broadcast.hpp"
+#include "collectives/select.hpp"
 #include "collectives/tree/tree_broadcast.hpp"
 
 namespace guozhuang {
@@ -16,14 +17,26 @@ template <>
 inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite S>(S& site) {
     std::vector<std::span<std::byte>> tensors;
     tensors.reserve(site.tensors());
-    for (std::size_t i = 0; i < site.tensors(); ++i) tensors.push_back(site.tensor(i).memory);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < site.tensors(); ++i) {
+        tensors.push_back(site.tensor(i).memory);
+        bytes += tensors.back().size();
+    }
     auto& blocks = site.blocks();
-    blocks.assign(tensors, 1, 1);
     const auto segment_bytes = site.policy().segment_bytes;
-    if (site.stages())
-        return site.stage(blocks.total_bytes(), [&](auto& group) {
-            staged::staged_broadcast(group, blocks, site.root(), segment_bytes);
+    if (site.stages() || (site.has_levels() && bytes > site.policy().small_bytes))
+        return site.by_levels(bytes, [&](auto& local, const auto& ranks) {
+            const int root = site.ring_root();
+            const int shares = ranks.hosts() > 1 ? ranks.size(ranks.host_of(root)) : 1;
+            blocks.assign(tensors, 1, shares, Cut::bundle);
+            hierarchical::all_gather(
+                site, local, ranks,
+                {.blocks = blocks,
+                 .scratch = {},
+                 .segment_bytes = selection::direct_segment_bytes(shares, segment_bytes),
+                 .root = root});
         });
+    blocks.assign(tensors, 1, 1);
     auto& wire = site.wire();
     tree::broadcast(
         wire, {.blocks = blocks,

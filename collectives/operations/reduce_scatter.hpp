@@ -7,6 +7,7 @@
 #include <cstring>
 #include <guozhuang/types.hpp>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,6 @@
 #include "collectives/layout/rows.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/select.hpp"
-#include "collectives/staged/staged_reduce_scatter.hpp"
 
 namespace guozhuang {
 
@@ -24,7 +24,7 @@ namespace guozhuang {
 template <OperationSite S>
 void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::int64_t> rows,
                         std::span<std::byte> output) {
-    const bool by_levels = site.has_levels() && !site.policy().reproducible;
+    const bool by_levels = site.stages() || (site.has_levels() && !site.policy().reproducible);
     const int ranks = site.wire().size();
     const auto segment_bytes = selection::direct_segment_bytes(ranks, site.policy().segment_bytes);
     const auto& reduce = site.reduce(tensor.dtype, site.op());
@@ -53,18 +53,16 @@ void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::
                 .reduce = reduce,
                 .segment_bytes = segment_bytes};
     };
-    if (by_levels)
-        return site.stage_on_host(given.size(), [&](auto& local, const auto& by_host) {
-            const auto bytes = hierarchical::reduce_scatter_scratch_bytes(
-                local, site.ring(), by_host, blocks, segment_bytes);
-            hierarchical::reduce_scatter(local, site.ring(), by_host, args_with(bytes),
-                                         site.within(tensor.dtype));
-        });
-    if (!site.stages())
+    if (!by_levels)
         return direct::reduce_scatter(site.wire(), args_with(direct::reduce_scatter_scratch_bytes(
                                                        site.wire(), blocks, segment_bytes)));
-    site.stage(given.size(), [&](auto& group) {
-        staged::staged_reduce_scatter(group, args_with(staged::stage_scratch_bytes(ranks)));
+    site.by_levels(given.size(), [&](auto& local, const auto& by_host) {
+        auto& ring = site.ring();
+        using Work = hierarchical::ReduceScatter<std::remove_reference_t<decltype(local)>,
+                                                 std::remove_reference_t<decltype(ring)>>;
+        const auto args =
+            args_with(Work::scratch_bytes(local, ring, by_host, blocks, segment_bytes));
+        Work(local, ring, by_host, args, site.within(tensor.dtype)).run();
     });
 }
 

@@ -1,3 +1,4 @@
+#include "collectives/hierarchical/hierarchical_all_gather.hpp"
 #include "collectives/hierarchical/hierarchical_allreduce.hpp"
 #include "collectives/hierarchical/hierarchical_reduce_scatter.hpp"
 
@@ -7,7 +8,9 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "support/cases/bundles.hpp"
@@ -341,16 +344,17 @@ Outputs<Format> scatter(const Job& job, const ByRank<typename Format::Element>& 
             begin += count;
         }
         const hierarchical::RanksByHost ranks(job.locals, rank);
-        TestScratch scratch(hierarchical::reduce_scatter_scratch_bytes(
-            group.local, group.all, ranks, blocks, segment_bytes));
+        using Work = hierarchical::ReduceScatter<ThreadGroup, ThreadWire>;
+        TestScratch scratch(
+            Work::scratch_bytes(group.local, group.all, ranks, blocks, segment_bytes));
         const ScalarReduce<Format> half_of_sum(2), within(1);
-        hierarchical::reduce_scatter(group.local, group.all, ranks,
-                                     {.input = blocks,
-                                      .output = std::as_writable_bytes(std::span(outputs[self])),
-                                      .scratch = scratch.span(),
-                                      .reduce = half_of_sum,
-                                      .segment_bytes = segment_bytes},
-                                     within);
+        const direct::ReduceScatterArgs args{
+            .input = blocks,
+            .output = std::as_writable_bytes(std::span(outputs[self])),
+            .scratch = scratch.span(),
+            .reduce = half_of_sum,
+            .segment_bytes = segment_bytes};
+        Work(group.local, group.all, ranks, args, within).run();
     });
     if (groups) *groups = std::move(done);
     return outputs;
@@ -421,6 +425,114 @@ TEST_CASE("hierarchical reduce-scatter sends each sum of a host once", "[hierarc
             CHECK(most == turns * each * sizeof(float));
         }
     }
+}
+
+using Memory = std::vector<std::byte>;
+/// Bytes that tell which rank they are from.
+Memory bytes_of(int rank, std::size_t count) {
+    Memory bytes(count);
+    for (std::size_t i = 0; i < count; ++i)
+        bytes[i] = static_cast<std::byte>(7 * static_cast<std::size_t>(rank + 1) + i % 251);
+    return bytes;
+}
+
+/// An all-gather, or with a root a broadcast.
+void all_gather(const Job& job, Group& group, int rank, const Blocks& blocks, int root,
+                std::size_t segment_bytes) {
+    using Work = hierarchical::AllGather<ThreadGroup, ThreadWire>;
+    const hierarchical::RanksByHost ranks(job.locals, rank);
+    tree::BroadcastArgs args{
+        .blocks = blocks, .scratch = {}, .segment_bytes = segment_bytes, .root = root};
+    TestScratch scratch(Work::scratch_bytes(group.local, group.all, ranks, args));
+    args.scratch = scratch.span();
+    Work(group.local, group.all, ranks, args).run();
+}
+
+/// The bytes that the ranks of each host have sent to others.
+std::vector<std::size_t> bytes_by_host(const Job& job, const std::vector<Group>& groups) {
+    std::vector<std::size_t> sent;
+    for (auto group = groups.begin(); const int locals : job.locals) {
+        sent.push_back(0);
+        for (int local = 0; local < locals; ++local) sent.back() += (group++)->all.bytes();
+    }
+    return sent;
+}
+
+constexpr std::pair<std::size_t, std::size_t> segments_and_windows[] = {
+    {64, 0}, {256, 8000}, {whole, 0}};
+
+TEST_CASE("hierarchical all-gather gives all ranks every block, and each host once",
+          "[hierarchical]") {
+    for (const auto& job : jobs)
+        for (const std::size_t count : {0, 1, 1000})
+            for (const auto& [segment_bytes, window_bytes] : segments_and_windows) {
+                INFO(job.name() << ", " << count << " bytes, segments of " << segment_bytes);
+                const auto length_of = [&](int rank) {
+                    return count * static_cast<std::size_t>(rank % 4);  // some have none
+                };
+                std::vector<std::vector<Memory>> all(static_cast<std::size_t>(job.ranks()));
+                std::vector<Memory> expected;
+                for (int rank = 0; rank < job.ranks(); ++rank)
+                    expected.push_back(bytes_of(rank, length_of(rank)));
+                const auto groups = run_job(job, [&](int rank, Group& group) {
+                    group.all.set_window_bytes(window_bytes);
+                    const auto self = static_cast<std::size_t>(rank);
+                    for (const auto& block : expected) all[self].emplace_back(block.size());
+                    all[self][self] = expected[self];
+                    std::vector<std::span<std::byte>> spans(all[self].begin(), all[self].end());
+                    Blocks blocks;
+                    blocks.assign_blocks(spans);
+                    all_gather(job, group, rank, blocks, -1, segment_bytes);
+                });
+                for (const auto& blocks : all) CHECK((blocks == expected));
+                // A host sends on everything that the next one has not got itself.
+                std::vector<std::size_t> lengths;
+                for (int rank = 0; const int locals : job.locals) {
+                    lengths.push_back(0);
+                    for (int local = 0; local < locals; ++local)
+                        lengths.back() += length_of(rank++);
+                }
+                const auto total = std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
+                std::ranges::rotate(lengths, lengths.begin() + 1);
+                for (auto& length : lengths) length = total - length;
+                CHECK(bytes_by_host(job, groups) == lengths);
+            }
+}
+
+TEST_CASE("hierarchical broadcast gives all ranks the root's bytes, and each host once",
+          "[hierarchical]") {
+    for (const auto& job : jobs)
+        for (const std::size_t count : {0, 1, 5003})
+            for (const auto& [segment_bytes, window_bytes] : segments_and_windows)
+                for (const int root : {0, job.ranks() / 2, job.ranks() - 1}) {
+                    INFO(job.name() << ", root " << root << ", " << count << " bytes, segments of "
+                                    << segment_bytes);
+                    const auto expected = bytes_of(root, count), second = bytes_of(root + 1, 10);
+                    int wrong = 0, shares = 0;
+                    std::mutex mutex;
+                    for (int first = 0; const int locals : job.locals) {
+                        if (root >= first) shares = locals;
+                        first += locals;
+                    }
+                    const auto groups = run_job(job, [&](int rank, Group& group) {
+                        group.all.set_window_bytes(window_bytes);
+                        std::vector<Memory> tensors{Memory(count), {}, Memory(second.size())};
+                        if (rank == root) tensors = {expected, {}, second};
+                        const std::vector<std::span<std::byte>> spans(tensors.begin(),
+                                                                      tensors.end());
+                        all_gather(job, group, rank, Blocks(spans, 1, shares, Cut::bundle), root,
+                                   segment_bytes);
+                        const std::lock_guard lock(mutex);
+                        wrong += tensors[0] != expected || tensors[2] != second;
+                    });
+                    CHECK(wrong == 0);
+                    std::size_t senders = 0;
+                    for (const auto bytes : bytes_by_host(job, groups)) {
+                        CHECK((bytes == 0 || bytes == count + second.size()));
+                        senders += bytes > 0;
+                    }
+                    CHECK(senders == job.locals.size() - 1);  // the last host passes nothing on
+                }
 }
 
 TEST_CASE("a room holds the segments of so many hosts, or says that it cannot", "[hierarchical]") {

@@ -1,12 +1,12 @@
+#include <array>
 #include <atomic>
 #include <numeric>
 
 #include "backends/host/host_backend.hpp"
-#include "collectives/staged/staged_all_gather.hpp"
+#include "collectives/hierarchical/hierarchical_all_gather.hpp"
+#include "collectives/hierarchical/hierarchical_reduce_scatter.hpp"
 #include "collectives/staged/staged_all_to_all.hpp"
 #include "collectives/staged/staged_allreduce.hpp"
-#include "collectives/staged/staged_broadcast.hpp"
-#include "collectives/staged/staged_reduce_scatter.hpp"
 #include "collectives/staged/symmetric_allreduce.hpp"
 #include "support/cases/bundles.hpp"
 #include "support/fakes/thread_group.hpp"
@@ -98,19 +98,40 @@ TEST_CASE("three ranks symmetric allreduce: each adds up everything, in one roun
     CHECK(groups[0].answers() == 0);
 }
 
+/// Calls move(wire, ranks): the group is all ranks of one host, which send no messages.
+template <class Move>
+void on_one_host(ThreadGroup& group, const Move& move) {
+    Switchboard board(group.size());
+    ThreadWire wire(board, group.rank());
+    move(wire, hierarchical::RanksByHost(std::array{group.size()}, group.rank()));
+    CHECK(wire.messages() == 0);
+}
+
+/// An all-gather, or with a root a broadcast.
+void all_gather(ThreadGroup& group, const Blocks& blocks, int root, std::size_t segment_bytes) {
+    on_one_host(group, [&](ThreadWire& wire, const hierarchical::RanksByHost& ranks) {
+        const tree::BroadcastArgs args{
+            .blocks = blocks, .scratch = {}, .segment_bytes = segment_bytes, .root = root};
+        hierarchical::AllGather<ThreadGroup, ThreadWire>(group, wire, ranks, args).run();
+    });
+}
+void all_gather(ThreadGroup& group, TensorSpans own, std::size_t segment_bytes) {
+    Blocks blocks;
+    blocks.assign_blocks(own);
+    all_gather(group, blocks, -1, segment_bytes);
+}
+
 TEST_CASE("three ranks staged broadcast and all-gather", "[staged]") {
     ByRank<int> tensors = {{{1, 2}}, {{10, 20}}, {{100, 200}}};
     run_staged(tensors, [](ThreadGroup& group, TensorSpans own) {
-        staged::staged_broadcast(group, Blocks(own, sizeof(int), 1), /*root=*/1, whole);
+        all_gather(group, Blocks(own, sizeof(int), 1), /*root=*/1, whole);
     });
     CHECK(tensors == ByRank<int>{{{10, 20}}, {{10, 20}}, {{10, 20}}});
 
     ByRank<int> blocks = {{{1, 2}, {-1}, {}},     // rank 0 has block 0
                           {{-1, -1}, {3}, {}},    // rank 1 has block 1
                           {{-1, -1}, {-1}, {}}};  // rank 2 has block 2, which is empty
-    run_staged(blocks, [](ThreadGroup& group, TensorSpans own) {
-        staged::staged_all_gather(group, own, whole);
-    });
+    run_staged(blocks, [](ThreadGroup& group, TensorSpans own) { all_gather(group, own, whole); });
     const BundleTensors<int> all = {{1, 2}, {3}, {}};
     CHECK(blocks == ByRank<int>{all, all, all});
 }
@@ -281,7 +302,7 @@ TEST_CASE("staged broadcast gives all ranks the root's bytes", "[staged]") {
             std::vector<std::vector<std::byte>> tensors{
                 parcel(group.rank(), 0, 3 * scale), {}, parcel(group.rank(), 1, 1)};
             const auto spans = writable(tensors);
-            staged::staged_broadcast(group, Blocks(spans, 1, 1), root, segment_bytes);
+            all_gather(group, Blocks(spans, 1, 1), root, segment_bytes);
             if (tensors[0] != parcel(root, 0, 3 * scale) || tensors[2] != parcel(root, 1, 1))
                 ++wrong;
         }
@@ -297,7 +318,7 @@ TEST_CASE("staged all-gather gives all ranks everybody's block", "[staged]") {
             blocks.emplace_back(parcel_bytes(rank, 1, scale));
         const auto self = static_cast<std::size_t>(group.rank());
         blocks[self] = parcel(group.rank(), 0, blocks[self].size());
-        staged::staged_all_gather(group, writable(blocks), segment_bytes);
+        all_gather(group, writable(blocks), segment_bytes);
         for (int rank = 0; rank < group.size(); ++rank)
             if (blocks[static_cast<std::size_t>(rank)] !=
                 parcel(rank, 0, parcel_bytes(rank, 1, scale)))
@@ -342,13 +363,18 @@ TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leave
                 std::vector<std::span<const std::byte>> blocks;
                 for (auto& block : input) blocks.push_back(std::as_bytes(std::span(block)));
                 std::vector<typename Format::Element> sum(input[self].size());
-                TestScratch scratch(staged::stage_scratch_bytes(ranks));
-                staged::staged_reduce_scatter(group,
-                                              {.input = blocks,
-                                               .output = std::as_writable_bytes(std::span(sum)),
-                                               .scratch = scratch.span(),
-                                               .reduce = reduce,
-                                               .segment_bytes = segment_bytes});
+                on_one_host(group, [&](ThreadWire& wire, const auto& by_host) {
+                    using Work = hierarchical::ReduceScatter<ThreadGroup, ThreadWire>;
+                    TestScratch scratch(
+                        Work::scratch_bytes(group, wire, by_host, blocks, segment_bytes));
+                    const direct::ReduceScatterArgs args{
+                        .input = blocks,
+                        .output = std::as_writable_bytes(std::span(sum)),
+                        .scratch = scratch.span(),
+                        .reduce = reduce,
+                        .segment_bytes = segment_bytes};
+                    Work(group, wire, by_host, args, reduce).run();
+                });
                 if (sum != expected[self] || input != inputs[self]) ++wrong;
                 staged::staged_barrier(group);
             }

@@ -27,6 +27,7 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
     : wire_(group),
       group_(group),
       grid_(group.transport.topology().host_of, group.ranks, group.transport.rank()),
+      by_host_(grid_.ranks_by_host(), grid_.ring_rank()),
       ring_(group.subgroup(grid_.host_by_host(), grid_.ring_rank())),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
@@ -126,6 +127,11 @@ public:
     std::size_t tensors() const noexcept { return bundle_.entries.size(); }
     SiteTensor tensor(std::size_t i) const { return site_tensor(bundle_.entries[i]); }
     int root() const noexcept { return bundle_.root; }
+    int ring_root() const {
+        const auto& order = backend_.grid_.host_by_host();
+        return static_cast<int>(std::ranges::find(order, backend_.wire_.world_rank(root())) -
+                                order.begin());
+    }
     ReduceOp op() const noexcept { return bundle_.description->op; }
     double prescale() const noexcept { return bundle_.description->prescale; }
     double postscale() const noexcept { return bundle_.description->postscale; }
@@ -159,6 +165,7 @@ public:
     template <class Byte>
     std::vector<std::span<Byte>> in_ring_order(std::span<const std::span<Byte>> blocks) {
         std::vector<std::span<Byte>> around;
+        around.reserve(blocks.size());
         const auto& ranks = backend_.group_.ranks;  // they ascend
         for (const int rank : backend_.grid_.host_by_host()) {
             const auto group_rank = std::ranges::lower_bound(ranks, rank) - ranks.begin();
@@ -172,12 +179,12 @@ public:
         backend_.tuner_->group().begin();
         backend_.tuner_->run(bundle_.description->operation, bytes, move);
     }
-    bool has_levels() const noexcept { return policy_.hierarchy; }
+    bool has_levels() const noexcept { return stages() || policy_.hierarchy; }
     template <class Move>
-    void stage_on_host(std::size_t bytes, const Move& move) {
-        const hierarchical::RanksByHost ranks(backend_.grid_.ranks_by_host(), ring().rank());
-        backend_.hierarchy_->local().run(bundle_.description->operation, bytes,
-                                         [&](SharedMemoryGroup& group) { move(group, ranks); });
+    void by_levels(std::size_t bytes, const Move& move) {
+        const auto move_by_host = [&](SharedMemoryGroup& group) { move(group, backend_.by_host_); };
+        if (stages()) return stage(bytes, move_by_host);
+        backend_.hierarchy_->local().run(bundle_.description->operation, bytes, move_by_host);
     }
 
     device::HostReduce reduce(DType dtype, ReduceOp op) const {

@@ -7,6 +7,7 @@
 
 #include "backends/host/scratch_pool.hpp"
 #include "backends/host/staging_buffers.hpp"
+#include "collectives/hierarchical/levels.hpp"
 #include "collectives/layout/blocks.hpp"
 #include "collectives/policy.hpp"
 #include "engine/backend.hpp"
@@ -39,6 +40,7 @@ private:
     wire::GroupWire wire_;
     const wire::Group group_;
     const topology::HostGrid grid_;
+    const hierarchical::RanksByHost by_host_;
     /// The same ranks in another order, for rings: the ranks of a host are neighbours.
     wire::GroupWire ring_;
     bool needs_stages_ = false;  ///< must create staging memory before it moves data
