@@ -26,7 +26,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 #include "collectives/concepts/wire.hpp"
@@ -48,19 +47,20 @@ public:
           wire_(wire),
           ranks_(ranks),
           args_(args),
-          first_(first_rank(ranks, args)),
+          first_(args.root < 0 ? 0 : ranks.first(ranks.host_of(args.root))),
+          // On one host no rank has to show more than one block.
+          sections_(ranks.hosts() > 1 ? args.blocks.count() : 1),
           carried_(ranks.carried(first_, args.blocks.count())),
-          chunks_(chunks_of(local, wire, ranks, args)),
-          scratch_(args.scratch),
-          messages_(chunks_, messages(ranks, args), scratch_) {}
+          chunks_(args.blocks.largest_bytes(),
+                  std::min(args.segment_bytes, longest_segment_bytes(local, sections_)),
+                  window_bytes(wire, ranks)),
+          messages_(chunks_, ranks.hosts() > 1 ? carried_.size() : 0) {}
 
-    static std::size_t scratch_bytes(P& local, const W& wire, const RanksByHost& ranks,
-                                     const tree::BroadcastArgs& args) {
-        return Messages<W>::scratch_bytes(chunks_of(local, wire, ranks, args),
-                                          messages(ranks, args));
+    std::size_t scratch_bytes() const { return messages_.scratch_bytes(); }
+    void run(Scratch scratch) {
+        messages_.cut_from(scratch);
+        by_levels(local_, chunks_, ranks_.hosts() - 1, *this);
     }
-
-    void run() { by_levels(local_, chunks_, ranks_.hosts() - 1, *this); }
 
     // The calls of by_levels(). First the blocks of this host's ranks, or those of the root.
     std::size_t stage_out(std::size_t chunk) {
@@ -108,30 +108,8 @@ public:
     }
 
 private:
-    static bool is_broadcast(const tree::BroadcastArgs& args) { return args.root >= 0; }
-    /// The rank that block 0 belongs to.
-    static int first_rank(const RanksByHost& ranks, const tree::BroadcastArgs& args) {
-        return is_broadcast(args) ? ranks.first(ranks.host_of(args.root)) : 0;
-    }
-    static Chunks chunks_of(P& local, const W& wire, const RanksByHost& ranks,
-                            const tree::BroadcastArgs& args) {
-        return {args.blocks.largest_bytes(),
-                std::min(args.segment_bytes,
-                         longest_segment_bytes(local, sections(ranks, args.blocks))),
-                window_bytes(wire, ranks)};
-    }
-    static std::size_t messages(const RanksByHost& ranks, const tree::BroadcastArgs& args) {
-        if (ranks.hosts() == 1) return 0;
-        return ranks.carried(first_rank(ranks, args), args.blocks.count()).size();
-    }
-    /// How many segments of a chunk have their place in a room. On one host no rank writes more
-    /// than one.
-    static int sections(const RanksByHost& ranks, const Blocks& blocks) {
-        return ranks.hosts() == 1 ? 1 : blocks.count();
-    }
-
     /// The rank of its host that has a block at the beginning.
-    int source(int rank) const { return is_broadcast(args_) ? args_.root : rank; }
+    int source(int rank) const { return args_.root < 0 ? rank : args_.root; }
     template <class Visit>
     void each_block(const Visit& visit) const {
         for (int block = 0; block < args_.blocks.count(); ++block) visit(first_ + block);
@@ -161,8 +139,7 @@ private:
     /// Where a rank of this host shows a block.
     std::span<std::byte> part(int by, std::uint64_t round, int rank) {
         return staged::section(local_.room(ranks_.local_rank(by), round),
-                               (rank - first_) % sections(ranks_, args_.blocks),
-                               chunks_.segment_bytes());
+                               (rank - first_) % sections_, chunks_.segment_bytes());
     }
     std::size_t copy_out(int rank, std::size_t chunk) {
         const auto room = part(ranks_.rank(), local_.round(), rank);
@@ -181,20 +158,10 @@ private:
     W& wire_;
     const RanksByHost& ranks_;
     const tree::BroadcastArgs& args_;
-    int first_;
+    int first_, sections_;  ///< the rank of block 0; the segments of a chunk in a room
     std::vector<int> carried_;
     Chunks chunks_;
-    Scratch scratch_;
     Messages<W> messages_;  ///< as in carried_
 };
-
-/// `site`: lends the wire and the scratch. For the rest see the class.
-template <class Site, PeerMemory P>
-void all_gather(Site& site, P& local, const RanksByHost& ranks, tree::BroadcastArgs args) {
-    auto& wire = site.ring();
-    using Work = AllGather<P, std::remove_reference_t<decltype(wire)>>;
-    args.scratch = site.scratch(Work::scratch_bytes(local, wire, ranks, args));
-    Work(local, wire, ranks, args).run();
-}
 
 }  // namespace guozhuang::hierarchical

@@ -41,29 +41,30 @@ template <PeerMemory P, Wire W>
 class ReduceScatter {
 public:
     /// `local`: the ranks of this host. `wire`: all ranks, numbered as in `ranks`, and so are the
-    /// blocks. `within`: the arithmetic of args.reduce without the finish.
+    /// blocks, of which only the lengths matter here.
     ReduceScatter(P& local, W& wire, const RanksByHost& ranks,
-                  const direct::ReduceScatterArgs& args, const Reduce& within)
+                  std::span<const std::span<const std::byte>> blocks, std::size_t segment_bytes)
         : local_(local),
           wire_(wire),
           ranks_(ranks),
-          args_(args),
-          within_(within),
           carried_(ranks.carried(ranks.rank(), ranks.ranks())),
-          chunks_(chunks_of(local, wire, ranks, args.input, args.segment_bytes)),
-          scratch_(args.scratch),
-          terms_(scratch_.cut_array<std::span<const std::byte>>(args.input.size())),
-          messages_(chunks_, messages(ranks), scratch_) {}
+          chunks_(direct::largest_bytes(blocks),
+                  std::min(segment_bytes, longest_segment_bytes(local, ranks.ranks())),
+                  window_bytes(wire, ranks)),
+          messages_(chunks_, ranks.hosts() > 1 ? hosts() + carried_.size() - 1 : 0) {}
 
-    static std::size_t scratch_bytes(P& local, const W& wire, const RanksByHost& ranks,
-                                     std::span<const std::span<const std::byte>> blocks,
-                                     std::size_t segment_bytes) {
-        return padded_array<std::span<const std::byte>>(blocks.size()) +
-               Messages<W>::scratch_bytes(chunks_of(local, wire, ranks, blocks, segment_bytes),
-                                          messages(ranks));
+    std::size_t scratch_bytes() const {
+        return padded_array<std::span<const std::byte>>(ranks()) + messages_.scratch_bytes();
     }
-
-    void run() { by_levels(local_, chunks_, /*hops=*/ranks_.hosts() > 1 ? 1 : 0, *this); }
+    /// `within`: the arithmetic of args.reduce without the finish.
+    void run(const direct::ReduceScatterArgs& args, const Reduce& within) {
+        args_ = &args;
+        within_ = ranks_.hosts() > 1 ? &within : &args.reduce;
+        Scratch scratch(args.scratch);
+        terms_ = scratch.cut_array<std::span<const std::byte>>(ranks());
+        messages_.cut_from(scratch);
+        by_levels(local_, chunks_, /*hops=*/ranks_.hosts() > 1 ? 1 : 0, *this);
+    }
 
     // The calls of by_levels().
     std::size_t stage_out(std::size_t chunk) {
@@ -90,69 +91,57 @@ public:
             const auto bytes = segment_of(block, chunk).size();
             if (block == ranks_.rank() || bytes == 0) continue;
             message->bytes = message->room.first(bytes);
-            add_up(message->bytes, block, chunk, within_);
+            add_up(message->bytes, block, chunk);
             message->outgoing = wire_.send(message->bytes, block);
             ++message;
         }
-        add_up(sum, ranks_.rank(), chunk, ranks_.hosts() > 1 ? within_ : args_.reduce);
+        add_up(sum, ranks_.rank(), chunk);
     }
     void hop(std::size_t chunk, int) {
         const auto sum = own_sum(chunk);
         const auto messages = messages_.of(chunk);
-        const auto terms = terms_.first(static_cast<std::size_t>(ranks_.hosts()));
+        const auto terms = terms_.first(hosts());
         for (std::size_t host = 0; host < terms.size(); ++host) {
             wire_.wait(messages[host].incoming);
             terms[host] = messages[host].room.first(sum.size());
         }
         terms[static_cast<std::size_t>(ranks_.host())] = sum;
-        args_.reduce.combine_tree(sum, terms);
+        args_->reduce.combine_tree(sum, terms);
         for (auto& message : messages) wire_.wait(message.outgoing);
     }
 
 private:
-    static Chunks chunks_of(P& local, const W& wire, const RanksByHost& ranks,
-                            std::span<const std::span<const std::byte>> blocks,
-                            std::size_t segment_bytes) {
-        return {direct::largest_bytes(blocks),
-                std::min(segment_bytes, longest_segment_bytes(local, ranks.ranks())),
-                window_bytes(wire, ranks)};
-    }
-    /// Of a chunk: those that arrive, by host, and as many more as leave.
-    static std::size_t messages(const RanksByHost& ranks) {
-        if (ranks.hosts() == 1) return 0;
-        const auto carried = ranks.carried(ranks.rank(), ranks.ranks()).size();
-        return static_cast<std::size_t>(ranks.hosts()) + carried - 1;
-    }
+    std::size_t ranks() const { return static_cast<std::size_t>(ranks_.ranks()); }
+    std::size_t hosts() const { return static_cast<std::size_t>(ranks_.hosts()); }
     std::span<const std::byte> segment_of(int block, std::size_t chunk) const {
-        const auto whole = args_.input[static_cast<std::size_t>(block)];
+        const auto whole = args_->input[static_cast<std::size_t>(block)];
         return staged::slice(whole, chunks_.segment(block, whole.size(), chunk));
     }
     std::span<std::byte> own_sum(std::size_t chunk) const {
-        const auto whole = args_.output;
+        const auto whole = args_->output;
         return staged::slice(whole, chunks_.segment(ranks_.rank(), whole.size(), chunk));
     }
     std::span<std::byte> part(int local, std::uint64_t round, int block) {
         return staged::section(local_.room(local, round), block, chunks_.segment_bytes());
     }
-    void add_up(std::span<std::byte> into, int block, std::size_t chunk, const Reduce& reduce) {
+    void add_up(std::span<std::byte> into, int block, std::size_t chunk) {
         const auto terms = terms_.first(static_cast<std::size_t>(local_.size()));
         for (int peer = 0; peer < local_.size(); ++peer)
             terms[static_cast<std::size_t>(peer)] =
                 peer == local_.rank() ? segment_of(block, chunk)
                                       : part(peer, local_.round() - 1, block).first(into.size());
-        reduce.combine_tree(into, terms);
+        within_->combine_tree(into, terms);
     }
 
     P& local_;
     W& wire_;
     const RanksByHost& ranks_;
-    const direct::ReduceScatterArgs& args_;
-    const Reduce& within_;
+    const direct::ReduceScatterArgs* args_ = nullptr;
+    const Reduce* within_ = nullptr;
     std::vector<int> carried_;
     Chunks chunks_;
-    Scratch scratch_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank, or by host
-    Messages<W> messages_;
+    Messages<W> messages_;  ///< those that arrive, by host, and as many more as leave
 };
 
 }  // namespace guozhuang::hierarchical

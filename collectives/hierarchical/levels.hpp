@@ -82,14 +82,15 @@ public:
         typename W::Ticket incoming{}, outgoing{};
     };
 
-    static std::size_t scratch_bytes(const Chunks& chunks, std::size_t each) {
-        const auto count = chunks.slots() * each;
-        return padded_array<Message>(count) + count * chunks.segment_bytes();
-    }
+    Messages(const Chunks& chunks, std::size_t each)
+        : each_(each), slots_(chunks.slots()), segment_bytes_(chunks.segment_bytes()) {}
 
-    Messages(const Chunks& chunks, std::size_t each, Scratch& scratch)
-        : each_(each), slots_(chunks.slots()), all_(scratch.cut_array<Message>(slots_ * each)) {
-        for (auto& message : all_) message.room = scratch.cut(chunks.segment_bytes());
+    std::size_t scratch_bytes() const {
+        return padded_array<Message>(slots_ * each_) + slots_ * each_ * segment_bytes_;
+    }
+    void cut_from(Scratch& scratch) {
+        all_ = scratch.cut_array<Message>(slots_ * each_);
+        for (auto& message : all_) message.room = scratch.cut(segment_bytes_);
     }
 
     std::span<Message> of(std::size_t chunk) const {
@@ -97,7 +98,7 @@ public:
     }
 
 private:
-    std::size_t each_, slots_;
+    std::size_t each_, slots_, segment_bytes_;
     std::span<Message> all_;
 };
 

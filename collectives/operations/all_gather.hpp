@@ -26,9 +26,10 @@ void gather(S& site, std::span<const std::span<std::byte>> blocks) {
         const int segments = ranks.hosts() > 1 ? ranks.ranks() : 1;
         const auto segment_bytes =
             selection::direct_segment_bytes(segments, site.policy().segment_bytes);
-        hierarchical::all_gather(
-            site, local, ranks,
-            {.blocks = blocks_around, .scratch = {}, .segment_bytes = segment_bytes, .root = -1});
+        const tree::BroadcastArgs args{
+            .blocks = blocks_around, .scratch = {}, .segment_bytes = segment_bytes, .root = -1};
+        hierarchical::AllGather all(local, site.ring(), ranks, args);
+        all.run(Scratch(site.scratch(all.scratch_bytes())));
     });
 }
 

@@ -29,12 +29,13 @@ inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite
             const int root = site.ring_root();
             const int shares = ranks.hosts() > 1 ? ranks.size(ranks.host_of(root)) : 1;
             blocks.assign(tensors, 1, shares, Cut::bundle);
-            hierarchical::all_gather(
-                site, local, ranks,
-                {.blocks = blocks,
-                 .scratch = {},
-                 .segment_bytes = selection::direct_segment_bytes(shares, segment_bytes),
-                 .root = root});
+            const tree::BroadcastArgs args{
+                .blocks = blocks,
+                .scratch = {},
+                .segment_bytes = selection::direct_segment_bytes(shares, segment_bytes),
+                .root = root};
+            hierarchical::AllGather all(local, site.ring(), ranks, args);
+            all.run(Scratch(site.scratch(all.scratch_bytes())));
         });
     blocks.assign(tensors, 1, 1);
     auto& wire = site.wire();

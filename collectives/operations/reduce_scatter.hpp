@@ -7,7 +7,6 @@
 #include <cstring>
 #include <guozhuang/types.hpp>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -57,12 +56,8 @@ void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::
         return direct::reduce_scatter(site.wire(), args_with(direct::reduce_scatter_scratch_bytes(
                                                        site.wire(), blocks, segment_bytes)));
     site.by_levels(given.size(), [&](auto& local, const auto& by_host) {
-        auto& ring = site.ring();
-        using Work = hierarchical::ReduceScatter<std::remove_reference_t<decltype(local)>,
-                                                 std::remove_reference_t<decltype(ring)>>;
-        const auto args =
-            args_with(Work::scratch_bytes(local, ring, by_host, blocks, segment_bytes));
-        Work(local, ring, by_host, args, site.within(tensor.dtype)).run();
+        hierarchical::ReduceScatter sum(local, site.ring(), by_host, blocks, segment_bytes);
+        sum.run(args_with(sum.scratch_bytes()), site.within(tensor.dtype));
     });
 }
 

@@ -179,43 +179,43 @@ hierarchical::RanksByHost two_and_two(int rank) {
 }
 
 Lines hierarchical_reduce_scatter_figure() {
-    return hierarchical_figure(2, [&](TraceGroup& local, Trace& trace, Switchboard& board, int rank,
-                                      std::string& end) {
-        TraceWire wire(board, trace, rank, {.columns = {0, 1, 2, 3}, .first_step = 1});
-        auto symbols = parts(rank, 4);
-        std::vector<std::span<const std::byte>> blocks;
-        for (auto& symbol : symbols) blocks.push_back(std::as_bytes(std::span(&symbol, 1)));
-        const auto ranks = two_and_two(rank);
-        using Work = hierarchical::ReduceScatter<TraceGroup, TraceWire>;
-        TestScratch scratch(Work::scratch_bytes(local, wire, ranks, blocks, 64));
-        const SymbolReduce reduce;
-        auto& own = symbols[static_cast<std::size_t>(rank)];
-        const direct::ReduceScatterArgs args{.input = blocks,
-                                             .output = std::as_writable_bytes(std::span(&own, 1)),
-                                             .scratch = scratch.span(),
-                                             .reduce = reduce,
-                                             .segment_bytes = 64};
-        Work(local, wire, ranks, args, reduce).run();
-        end = SymbolTable::show(own);
-    });
+    return hierarchical_figure(
+        2, [&](TraceGroup& local, Trace& trace, Switchboard& board, int rank, std::string& end) {
+            TraceWire wire(board, trace, rank, {.columns = {0, 1, 2, 3}, .first_step = 1});
+            auto symbols = parts(rank, 4);
+            std::vector<std::span<const std::byte>> blocks;
+            for (auto& symbol : symbols) blocks.push_back(std::as_bytes(std::span(&symbol, 1)));
+            const auto ranks = two_and_two(rank);
+            hierarchical::ReduceScatter work(local, wire, ranks, blocks, 64);
+            TestScratch scratch(work.scratch_bytes());
+            const SymbolReduce reduce;
+            auto& own = symbols[static_cast<std::size_t>(rank)];
+            work.run({.input = blocks,
+                      .output = std::as_writable_bytes(std::span(&own, 1)),
+                      .scratch = scratch.span(),
+                      .reduce = reduce,
+                      .segment_bytes = 64},
+                     reduce);
+            end = SymbolTable::show(own);
+        });
 }
 
 Lines hierarchical_all_gather_figure() {
-    return hierarchical_figure(2, [&](TraceGroup& local, Trace& trace, Switchboard& board, int rank,
-                                      std::string& end) {
-        TraceWire wire(board, trace, rank, {.columns = {0, 1, 2, 3}, .first_step = 1});
-        std::vector<Symbol> symbols(4);
-        symbols[static_cast<std::size_t>(rank)] = SymbolTable::make("b" + std::to_string(rank));
-        Blocks blocks;
-        blocks.assign_blocks(one_each(symbols));
-        const auto ranks = two_and_two(rank);
-        using Work = hierarchical::AllGather<TraceGroup, TraceWire>;
-        tree::BroadcastArgs args{.blocks = blocks, .scratch = {}, .segment_bytes = 64, .root = -1};
-        TestScratch scratch(Work::scratch_bytes(local, wire, ranks, args));
-        args.scratch = scratch.span();
-        Work(local, wire, ranks, args).run();
-        end = show(symbols);
-    });
+    return hierarchical_figure(
+        2, [&](TraceGroup& local, Trace& trace, Switchboard& board, int rank, std::string& end) {
+            TraceWire wire(board, trace, rank, {.columns = {0, 1, 2, 3}, .first_step = 1});
+            std::vector<Symbol> symbols(4);
+            symbols[static_cast<std::size_t>(rank)] = SymbolTable::make("b" + std::to_string(rank));
+            Blocks blocks;
+            blocks.assign_blocks(one_each(symbols));
+            const auto ranks = two_and_two(rank);
+            const tree::BroadcastArgs args{
+                .blocks = blocks, .scratch = {}, .segment_bytes = 64, .root = -1};
+            hierarchical::AllGather work(local, wire, ranks, args);
+            TestScratch scratch(work.scratch_bytes());
+            work.run(Scratch(scratch.span()));
+            end = show(symbols);
+        });
 }
 
 TEST_CASE("figure: hierarchical", "[figures]") {

@@ -112,7 +112,7 @@ void all_gather(ThreadGroup& group, const Blocks& blocks, int root, std::size_t 
     on_one_host(group, [&](ThreadWire& wire, const hierarchical::RanksByHost& ranks) {
         const tree::BroadcastArgs args{
             .blocks = blocks, .scratch = {}, .segment_bytes = segment_bytes, .root = root};
-        hierarchical::AllGather<ThreadGroup, ThreadWire>(group, wire, ranks, args).run();
+        hierarchical::AllGather(group, wire, ranks, args).run(Scratch({}));
     });
 }
 void all_gather(ThreadGroup& group, TensorSpans own, std::size_t segment_bytes) {
@@ -364,16 +364,14 @@ TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leave
                 for (auto& block : input) blocks.push_back(std::as_bytes(std::span(block)));
                 std::vector<typename Format::Element> sum(input[self].size());
                 on_one_host(group, [&](ThreadWire& wire, const auto& by_host) {
-                    using Work = hierarchical::ReduceScatter<ThreadGroup, ThreadWire>;
-                    TestScratch scratch(
-                        Work::scratch_bytes(group, wire, by_host, blocks, segment_bytes));
-                    const direct::ReduceScatterArgs args{
-                        .input = blocks,
-                        .output = std::as_writable_bytes(std::span(sum)),
-                        .scratch = scratch.span(),
-                        .reduce = reduce,
-                        .segment_bytes = segment_bytes};
-                    Work(group, wire, by_host, args, reduce).run();
+                    hierarchical::ReduceScatter work(group, wire, by_host, blocks, segment_bytes);
+                    TestScratch scratch(work.scratch_bytes());
+                    work.run({.input = blocks,
+                              .output = std::as_writable_bytes(std::span(sum)),
+                              .scratch = scratch.span(),
+                              .reduce = reduce,
+                              .segment_bytes = segment_bytes},
+                             reduce);
                 });
                 if (sum != expected[self] || input != inputs[self]) ++wrong;
                 staged::staged_barrier(group);
