@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <cxxabi.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <memory>
 #include <new>
 #include <typeinfo>
@@ -52,7 +51,17 @@ std::string quote(std::string_view name) {
 }
 
 std::string list_ranks(std::span<const int> ranks) {
-    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
+    constexpr std::size_t shortest_run = 5, most_runs = 16;
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    std::size_t begin = 0;
+    for (std::size_t runs = 0, end = 0; begin < ranks.size() && runs < most_runs; begin = end) {
+        for (end = begin + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1;) ++end;
+        if (end - begin < shortest_run) end = begin + 1;
+        text += fmt::format("{}{}", runs++ == 0 ? "" : ",", ranks[begin]);
+        if (end - begin > 1) text += fmt::format("-{}", ranks[end - 1]);
+    }
+    if (begin < ranks.size()) text += fmt::format(" and {} more", ranks.size() - begin);
+    return text;
 }
 
 std::optional<ErrorCode> code_of(const std::exception_ptr& exception) noexcept {

@@ -18,7 +18,7 @@ std::string describe(const std::exception_ptr& exception);
 /// (70000 bytes)". Does not split UTF-8 characters.
 std::string quote(std::string_view name);
 
-/// Names ranks for messages: "rank 2", "ranks 0,1,3".
+/// Names ranks for messages: "rank 2", "ranks 0,1,3", "ranks 0-16,18-63"; not more than 16 runs.
 std::string list_ranks(std::span<const int> ranks);
 
 /// The code of an Error; empty for other exceptions.

@@ -22,6 +22,7 @@ constexpr const char* thread_name = "gz-starting";
 // The pause between looks at all processes: at least this long, and this many times a look.
 constexpr auto shortest_pause = std::chrono::milliseconds(500);
 constexpr int look_times_per_pause = 20;
+constexpr auto time_for_lowest = std::chrono::seconds(3);
 // Names of the library's threads in /proc. A rank that has one of them counts as started: its
 // session has begun, or is about to.
 constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n",
@@ -123,34 +124,40 @@ std::map<int, ProcessSnapshot> processes_by_rank(const LaunchedRank& self) {
     return snapshots;
 }
 
-/// Text that this rank should log; empty if another rank should.
-std::string describe(const LaunchedRank& self, double seconds, bool given_up,
-                     std::span<const int> ended = {}) {
+/// Text that this rank should log; empty if another rank should, unless this one `must` say it.
+std::string describe(const LaunchedRank& self, double seconds, bool given_up, bool must,
+                     std::span<const int> ended) {
+    constexpr int most_described = 4;
     const auto snapshots = processes_by_rank(self);
-    std::vector<int> waiting, unseen;
+    std::vector<int> waiting, unseen, others;
     std::string culprits;
-    for (int rank = 0; rank < self.size; ++rank) {
+    for (int rank = 0, described = 0; rank < self.size; ++rank) {
         const auto found = snapshots.find(rank);
-        if (std::ranges::binary_search(ended, rank))
-            culprits += fmt::format("; the process of rank {} has ended", rank);
-        else if (found == snapshots.end() && ended.empty())
-            unseen.push_back(rank);
-        else if (found != snapshots.end() && found->second.has_come && !found->second.is_stopped)
+        const bool is_here = found != snapshots.end(), has_come = is_here && found->second.has_come;
+        if (has_come && !found->second.is_stopped)
             waiting.push_back(rank);
-        else if (ended.empty())  // if some have ended, others may be ending because of them
-            culprits += fmt::format(
-                "; rank {} {} ({})", rank,
-                found->second.has_come ? "does not come forward" : "has made no session",
-                found->second.text);
+        else if (!ended.empty())  // others may be ending because of those
+            continue;
+        else if (!is_here || described == most_described)
+            (is_here ? others : unseen).push_back(rank);
+        else if (++described)
+            culprits += fmt::format("; rank {} {} ({})", rank,
+                                    has_come ? "does not come forward" : "has made no session",
+                                    found->second.text);
     }
-    if (!given_up && (waiting.empty() || waiting.front() != self.rank)) return {};
+    if (!must && (waiting.empty() || waiting.front() != self.rank)) return {};
     if (waiting.empty()) waiting.push_back(self.rank);
-    if (!unseen.empty() && self.local_size == self.size)
-        culprits += fmt::format("; {} {} no process here: ended, or never started",
-                                base::list_ranks(unseen), unseen.size() == 1 ? "has" : "have");
-    else if (!unseen.empty())
-        culprits += fmt::format("; whether {} {} made theirs cannot be seen from here",
-                                base::list_ranks(unseen), unseen.size() == 1 ? "has" : "have");
+    const auto add = [&](const char* before, std::span<const int> ranks, const char* after) {
+        if (!ranks.empty())
+            culprits += fmt::format("; {}{} {} {}", before, base::list_ranks(ranks),
+                                    ranks.size() == 1 ? "has" : "have", after);
+    };
+    const bool sees_all = self.local_size == self.size;
+    add("", others, "not come either");
+    add(ended.size() == 1 ? "the process of " : "the processes of ", ended, "ended");
+    add(sees_all ? "" : "whether ", unseen,
+        sees_all ? "no process here: ended, or never started"
+                 : "made theirs cannot be seen from here");
     return fmt::format("the start of the session {} {:.1f} s on {}{}",
                        given_up ? "is given up after" : "has been waiting for", seconds,
                        base::list_ranks(waiting), culprits);
@@ -280,7 +287,7 @@ std::vector<int> StartWatch::ended_ranks() {
 
 void StartWatch::watch() {
     const auto start = base::Clock::now();
-    const auto limit = limits_.limit.count() > 0 ? start + limits_.limit : base::no_deadline;
+    auto limit = limits_.limit.count() > 0 ? start + limits_.limit : base::no_deadline;
     auto pause = limits_.warn;
     auto next = limits_.warn.count() > 0 ? start + pause : base::no_deadline;
     // Other variables say which allocation a job has, and that may have several.
@@ -290,26 +297,35 @@ void StartWatch::watch() {
     });
     base::Deadline next_look = knows_job ? start : base::no_deadline;
     std::vector<int> ended;
-    while (wait_until(std::min({next, limit, next_look}))) {
+    for (bool is_last = false; wait_until(std::min({next, limit, next_look}));) {
         const auto look = base::Clock::now();
         const std::chrono::duration<double> age = look - start;
-        bool given_up = look >= limit;
+        bool has_death = false;
         if (look >= next_look) {
             const auto before = std::exchange(ended, ended_ranks());
             // Twice, since a wrapper may have ended while its child was being started.
-            given_up |= std::ranges::any_of(
+            has_death = std::ranges::any_of(
                 ended, [&](int rank) { return std::ranges::binary_search(before, rank); });
             const auto now = base::Clock::now();
             next_look = now + std::max<base::Clock::duration>(shortest_pause,
                                                               look_times_per_pause * (now - look));
         }
+        const bool given_up = has_death || look >= limit;
         if (!given_up && look < next) continue;
-        const auto text = describe(*self_, age.count(), given_up,
-                                   given_up ? std::span<const int>(ended) : std::span<const int>());
-        if (given_up) return base::end_process(text, std::chrono::milliseconds(0), end_job_);
-        if (!text.empty()) base::log_warning(text);
-        next += pause;
-        pause *= 2;
+        const auto text =
+            describe(*self_, age.count(), given_up, has_death || is_last,
+                     has_death ? std::span<const int>(ended) : std::span<const int>());
+        if (given_up && !text.empty()) {
+            base::end_process(text, std::chrono::milliseconds(0), end_job_);
+            while (wait_until(base::no_deadline)) continue;  // its name shows that this rank came
+        } else if (given_up) {  // the lowest rank says it, and ends the others
+            is_last = true;
+            limit = look + time_for_lowest;
+        } else {
+            if (!text.empty()) base::log_warning(text);
+            next += pause;
+            pause *= 2;
+        }
     }
 }
 

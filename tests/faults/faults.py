@@ -512,7 +512,20 @@ def starts():
             [] if (job.code == 0) == scene.startswith("late")
             else [("other failures", f"exit code {job.code}")]
         ))
+    many_late_starts()
     ended_starts()
+
+
+def many_late_starts():
+    """Of many ranks that make no session, four are described, and the others are named."""
+    script = '[ "$OMPI_COMM_WORLD_RANK" -lt 2 ] || sleep 4; exec "$0" "$@"'
+    job = Job("train", ranks=12, before=["sh", "-c", script], STALL_WARN_S="1")
+    late = "".join(rf"; rank {rank} has made no session \(pid \d+, .*\)"
+                   for rank in range(2, 6))
+    words = rf"warning: the start of .* on ranks 0,1{late}; ranks 6-11 have not come either$"
+    judge(job, [] if job.code == 0 and re.search(words, job.output, re.MULTILINE) else [
+        ("unnamed culprits", f"not said: {words}")
+    ])
 
 
 def ended_starts():

@@ -2,6 +2,9 @@
 // session.
 #include "wire/start_watch.hpp"
 
+#include <numeric>
+
+#include "base/error_text.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang::wire;
@@ -34,4 +37,16 @@ TEST_CASE("a job of one, or one that nothing tells from others, has no rank to w
     CHECK_FALSE(find_launched_rank({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}));
     CHECK_FALSE(find_launched_rank(
         {{"PMIX_NAMESPACE", "7"}, {"OMPI_COMM_WORLD_RANK", "two"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
+}
+
+TEST_CASE("a message names the ranks of a large job by runs, and not more than sixteen") {
+    using guozhuang::base::list_ranks;
+    std::vector<int> ranks(64);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    CHECK(list_ranks(std::vector{2}) == "rank 2");
+    CHECK(list_ranks(std::vector{0, 1, 2, 3, 5}) == "ranks 0,1,2,3,5");
+    ranks.erase(ranks.begin() + 17);
+    CHECK(list_ranks(ranks) == "ranks 0-16,18-63");
+    for (auto& rank : ranks) rank *= 2;
+    CHECK(list_ranks(ranks) == "ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30 and 47 more");
 }
