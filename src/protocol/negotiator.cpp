@@ -104,7 +104,11 @@ bool Negotiator::is_complete(const Tally& tally) const {
 void Negotiator::pass_on_if_complete(KnownName& known) {
     auto& tally = known.tally;
     if (!is_complete(tally)) return;
-    for (auto& group : tally.groups) std::ranges::sort(group.ranks);
+    for (auto& group : tally.groups)
+        if (group.ranks.size() == subtree().size())
+            group.ranks = subtree();  // sorting ten thousand would take 0.3 ms
+        else
+            std::ranges::sort(group.ranks);
     if (tree_.is_root())
         resolve(known);
     else

@@ -75,8 +75,8 @@ ControlChannel::~ControlChannel() {
 }
 
 int ControlChannel::group_rank_of(int world_rank) const {
-    const auto found = std::find(ranks_.begin(), ranks_.end(), world_rank);
-    if (found == ranks_.end()) {
+    const auto found = std::ranges::lower_bound(ranks_, world_rank);
+    if (found == ranks_.end() || *found != world_rank) {
         throw Error(ErrorCode::wire,
                     fmt::format("rank {} takes part in process set {}, to which it does not belong",
                                 world_rank, tag_.context),

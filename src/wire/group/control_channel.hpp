@@ -16,7 +16,7 @@ namespace guozhuang::wire {
 /// Error(wire) that names the sender. A message from an earlier epoch of the context is dropped.
 class ControlChannel final : public engine::Control {
 public:
-    /// `ranks`: world ranks by group rank; this rank is one of them.
+    /// `ranks`: world ranks by group rank, ascending; this rank is one of them.
     ControlChannel(Messages& messages, engine::SetId id, std::vector<int> ranks);
     ~ControlChannel() override;
     ControlChannel(const ControlChannel&) = delete;
