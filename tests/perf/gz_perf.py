@@ -702,10 +702,38 @@ def budget(command):
     assert "message" in short or 0 < short["whole"] == long["whole"], (short, long)
 
 
+def scale(command):
+    """gz-scale: in each step every rank but the root sends a message up and gets one down, and so
+    does every host; nobody has more neighbours than twice the degree, and a parent."""
+    def steps(ranks, per_host, *arguments):
+        text = subprocess.run(
+            [*command, "--ranks", str(ranks), "--per-host", str(per_host), "--steps", "1",
+             "--tensors", "8", *arguments], check=True, timeout=600, stdout=subprocess.PIPE,
+        ).stdout
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert [line["step"] for line in lines] == ["cached bundle", "new tensor set"], lines
+        for line in lines:
+            hosts = (ranks + per_host - 1) // per_host
+            assert line["messages"] == 2 * (ranks - 1), line
+            assert line["between_hosts"] == 2 * (hosts - 1), line
+            assert line["most_of_a_rank"] <= 2 * (2 * line["degree"] + 1), line
+            assert line["step_us"] >= line["root_us"] > 0, line
+        return lines
+
+    for ranks, per_host, hops in ((2, 1, 2), (2, 2, 2), (8, 2, 4), (18, 1, 4), (300, 8, 6)):
+        assert [line["hops"] for line in steps(ranks, per_host)] == [hops] * 2, (ranks, per_host)
+    assert steps(100, 1, "--degree", "2")[0]["hops"] == 12
+    cached, fresh = steps(10_000, 8)
+    assert cached["hops"] == fresh["hops"] == 8 and cached["most_of_a_rank"] == 48, cached
+    # A known bundle is an id, its fingerprint and the envelope, however many ranks there are.
+    assert cached["bytes"] < 50 * cached["messages"] and cached["bytes_of_root"] < 2100, cached
+    assert fresh["bytes_of_root"] < 6000, fresh
+
+
 {
     test.__name__: test
     for test in (
         sweep, replay, advice, staged, cuda, gloo, beside, watch, idle, refusals, algorithms,
-        kernels, budget, report, device_report, peers_lines, peers_report,
+        kernels, budget, scale, report, device_report, peers_lines, peers_report,
     )
 }[sys.argv[1]](sys.argv[2:])
