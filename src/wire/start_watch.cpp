@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <guozhuang/error.hpp>
+#include <initializer_list>
 #include <iterator>
 #include <span>
 
@@ -70,17 +71,14 @@ Variables environment_of(const std::filesystem::path& process) {
 
 /// State of a rank's process, from /proc.
 struct ProcessSnapshot {
-    base::ProcessId process;
+    base::ProcessId process = {};
     bool has_come = false;
     bool is_stopped = false;
-    std::string text;  ///< "pid 4711, sleeping: ./train --epochs 3"
+    std::string text = {};  ///< "pid 4711, sleeping: ./train --epochs 3"
 };
 
 ProcessSnapshot look_at(const std::filesystem::path& folder, int pid, std::uint64_t numbering) {
-    ProcessSnapshot snapshot{.process = {.pid = pid, .started = 0, .numbering = numbering},
-                             .has_come = false,
-                             .is_stopped = false,
-                             .text = {}};
+    ProcessSnapshot snapshot{.process = {.pid = pid, .numbering = numbering}};
     base::look_up(snapshot.process);
     const auto state = base::state_of(snapshot.process);
     snapshot.is_stopped = state.starts_with("stopped");
@@ -173,19 +171,19 @@ int parent_of(int pid) {
     return number_of(status.substr(begin, status.find('\n', begin) - begin)).value_or(0);
 }
 
-/// The launcher's variables that name this process's job and rank.
-Variables told_by_launcher() {
-    Variables told;
-    for (const Names names : {Names(job_names), Names(rank_names)})
+/// Reads those of the variables that the launcher has set for this process.
+Variables own_variables(std::initializer_list<Names> lists) {
+    Variables variables;
+    for (const Names names : lists)
         for (const char* name : names)
-            if (const auto value = base::environment(name)) told.emplace(name, *value);
-    return told;
+            if (const auto value = base::environment(name)) variables.emplace(name, *value);
+    return variables;
 }
 
 }  // namespace
 
 void refuse_child_of_rank() {
-    const auto told = told_by_launcher();
+    const auto told = own_variables({job_names, rank_names});
     const auto rank = first_number(told, rank_names);
     // A Slurm job may contain several launchers, and each counts ranks from 0.
     if (!rank || !(told.contains("PMIX_NAMESPACE") || told.contains("OMPI_MCA_orte_ess_jobid")))
@@ -225,12 +223,7 @@ std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
 }
 
 std::optional<LaunchedRank> find_launched_rank() {
-    Variables variables;
-    for (const Names names :
-         {Names(job_names), Names(rank_names), Names(size_names), Names(local_size_names)})
-        for (const char* name : names)
-            if (const auto value = base::environment(name)) variables.emplace(name, *value);
-    return find_launched_rank(variables);
+    return find_launched_rank(own_variables({job_names, rank_names, size_names, local_size_names}));
 }
 
 StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits,
@@ -274,8 +267,7 @@ std::vector<int> StartWatch::ended_ranks() {
     look_around(*self_, [&](int rank, const std::filesystem::path&, int pid) {
         auto& processes = seen_[rank];
         if (std::ranges::find(processes, pid, &base::ProcessId::pid) != processes.end()) return;
-        base::look_up(processes.emplace_back(
-            base::ProcessId{.pid = pid, .started = 0, .numbering = numbering}));
+        base::look_up(processes.emplace_back(base::ProcessId{.pid = pid, .numbering = numbering}));
     });
     std::vector<int> ended;
     for (auto& [rank, processes] : seen_) {
