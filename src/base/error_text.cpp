@@ -51,10 +51,11 @@ std::string quote(std::string_view name) {
 }
 
 std::string list_ranks(std::span<const int> ranks) {
-    constexpr std::size_t shortest_run = 5, most_runs = 16;
+    constexpr std::size_t most = 20;
+    const auto shortest_run = ranks.size() <= most ? ranks.size() + 1 : 3;
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
     std::size_t begin = 0;
-    for (std::size_t runs = 0, end = 0; begin < ranks.size() && runs < most_runs; begin = end) {
+    for (std::size_t runs = 0, end = 0; begin < ranks.size() && runs < most; begin = end) {
         for (end = begin + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1;) ++end;
         if (end - begin < shortest_run) end = begin + 1;
         text += fmt::format("{}{}", runs++ == 0 ? "" : ",", ranks[begin]);

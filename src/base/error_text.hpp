@@ -18,7 +18,8 @@ std::string describe(const std::exception_ptr& exception);
 /// (70000 bytes)". Does not split UTF-8 characters.
 std::string quote(std::string_view name);
 
-/// Names ranks for messages: "rank 2", "ranks 0,1,3", "ranks 0-16,18-63"; not more than 16 runs.
+/// Names ranks for messages: "rank 2", "ranks 0,1,3"; more than twenty by their first
+/// twenty runs, "ranks 0-16,18-63".
 std::string list_ranks(std::span<const int> ranks);
 
 /// The code of an Error; empty for other exceptions.

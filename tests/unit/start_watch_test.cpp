@@ -39,14 +39,17 @@ TEST_CASE("a job of one, or one that nothing tells from others, has no rank to w
         {{"PMIX_NAMESPACE", "7"}, {"OMPI_COMM_WORLD_RANK", "two"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
 }
 
-TEST_CASE("a message names the ranks of a large job by runs, and not more than sixteen") {
+TEST_CASE("a message names more than twenty ranks by runs, and not more than twenty") {
     using guozhuang::base::list_ranks;
     std::vector<int> ranks(64);
     std::iota(ranks.begin(), ranks.end(), 0);
     CHECK(list_ranks(std::vector{2}) == "rank 2");
-    CHECK(list_ranks(std::vector{0, 1, 2, 3, 5}) == "ranks 0,1,2,3,5");
+    CHECK(list_ranks(std::span(ranks).first(20)) ==
+          "ranks 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19");
+    CHECK(list_ranks(std::span(ranks).first(21)) == "ranks 0-20");
     ranks.erase(ranks.begin() + 17);
     CHECK(list_ranks(ranks) == "ranks 0-16,18-63");
-    for (auto& rank : ranks) rank *= 2;
-    CHECK(list_ranks(ranks) == "ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30 and 47 more");
+    for (auto& rank : ranks) rank *= 10;
+    CHECK(list_ranks(ranks) ==
+          "ranks 0,10,20,30,40,50,60,70,80,90,100,110,120,130,140,150,160,180,190,200 and 43 more");
 }
