@@ -34,6 +34,8 @@ struct Bundle {
     /// Divisor of an average: the number of ranks that have not joined.
     int contributors = 1;
     selection::Policy policy;
+    /// The only entry's tensors of all ranks, by group rank, if the log has brought them.
+    std::span<const std::byte> contributions = {};
     std::vector<BundleEntry> entries;
 };
 

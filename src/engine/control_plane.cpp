@@ -5,16 +5,19 @@
 #include <guozhuang/error.hpp>
 #include <span>
 
+#include "engine/execution.hpp"
+
 namespace guozhuang::engine {
 
-void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
+void ControlPlane::submit(const std::shared_ptr<Pending>& pending, bool alone) {
     const auto& request = pending->request();
     if (request.kind == Request::Kind::point_to_point)
         point_to_point_.post(pending);
     else if (request.description->operation == OperationKind::join)
         negotiator_.join(request.name, pending);
     else
-        negotiator_.submit(request.name, request.named, request.description, pending);
+        negotiator_.submit(request.name, request.named, request.description, pending,
+                           alone ? contribution_of(request) : std::span<const std::byte>());
 }
 
 void ControlPlane::announce(const LifeCycle::Shutdown& shutdown) {

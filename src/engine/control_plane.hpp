@@ -26,7 +26,8 @@ public:
           negotiator_(control.rank(), control.size(), options),
           point_to_point_(control, mail, options.group_ranks) {}
 
-    void submit(const std::shared_ptr<Pending>& pending);
+    /// `alone`: nothing else is submitted with it, so a small tensor may travel with it.
+    void submit(const std::shared_ptr<Pending>& pending, bool alone);
     void announce(const LifeCycle::Shutdown& shutdown);
 
     /// Takes the messages that have arrived, and moves payloads forward. True if a message had

@@ -229,7 +229,7 @@ bool Engine::take_submissions() {
             continue;
         }
         stalls_.expect(request.deadline);
-        control_plane_.submit(pending);
+        control_plane_.submit(pending, taken_.operations.size() == 1);
     }
     if (!too_late.empty()) fail_for_quit(std::move(too_late));
     if (taken_.shutdown) control_plane_.announce(*taken_.shutdown);

@@ -8,6 +8,7 @@
 
 #include "base/error_text.hpp"
 #include "device/host/neutral.hpp"
+#include "device/reduction.hpp"
 
 namespace guozhuang::engine {
 namespace {
@@ -61,6 +62,17 @@ Request identity_input(const protocol::Item& item, Device device) {
             .keep_alive = std::move(memory)};
 }
 
+std::span<const std::byte> contribution_of(const Request& request) {
+    const auto& description = *request.description;
+    if (description.operation != OperationKind::allreduce || request.device ||
+        request.tensors.size() != 1 || description.op == ReduceOp::adasum ||
+        description.prescale != 1)
+        return {};
+    const auto& tensor = request.tensors.front();
+    if (device::averages_in_i64(description.op, tensor.dtype)) return {};
+    return tensor.memory();
+}
+
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context) {
     return std::ranges::any_of(entry.absent, [&](int group_rank) {
         return context.group_ranks.world_rank(group_rank) == context.rank;
@@ -103,6 +115,7 @@ Bundle bundle_of(const protocol::LogEntry& entry,
                   .root = group_ranks.group_rank_of(description.root).value_or(0),
                   .contributors = ranks - static_cast<int>(entry.absent.size()),
                   .policy = entry.policy,
+                  .contributions = entry.contributions,
                   .entries = {}};
     std::size_t tensors = 0;
     for (const auto& pending : requests) tensors += pending->request().tensors.size();

@@ -23,6 +23,10 @@ namespace guozhuang::engine {
 /// StreamBundle). Throws std::bad_alloc.
 Request identity_input(const protocol::Item& item, Device device);
 
+/// The tensor of an allreduce that any rank can do for itself, given those of all ranks; empty if
+/// the request is none.
+std::span<const std::byte> contribution_of(const Request& request);
+
 /// Whether this rank has joined, and so contributes neutrally to the entry.
 bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);
 

@@ -30,7 +30,7 @@ bool can_fuse(const ReadyRequest& one, const ReadyRequest& other) {
     const auto &first = *one.description, &second = *other.description;
     return is_fusable(first) && is_fusable(second) && are_same_but_for_tensors(first, second) &&
            first.tensors.front().dtype == second.tensors.front().dtype &&
-           one.absent == other.absent;
+           one.absent == other.absent && one.contributions.empty() && other.contributions.empty();
 }
 
 }  // namespace

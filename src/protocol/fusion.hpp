@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "protocol/codec.hpp"
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
 
@@ -16,6 +17,7 @@ struct ReadyRequest {
     std::uint32_t id = 0;  ///< of the name when its round was complete; 0: none
     SharedDescription description;
     std::vector<int> absent = {};  ///< ranks that have joined and not submitted it
+    Bytes contributions = {};      ///< of all ranks; empty: some rank has sent none
 };
 
 /// Limits of requests that share an entry of the log. A larger request gets its own entry.

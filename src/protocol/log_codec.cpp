@@ -22,7 +22,8 @@ bool has_text(LogEntry::Kind kind) {
 /// Whether an entry of its kind may have this many items and ranks.
 bool can_be(const LogEntry& entry) {
     switch (entry.kind) {
-        case LogEntry::Kind::execute: return !entry.items.empty();
+        case LogEntry::Kind::execute:
+            return entry.items.size() == 1 || (!entry.items.empty() && entry.contributions.empty());
         case LogEntry::Kind::fail: return entry.items.size() == 1;
         case LogEntry::Kind::quit: return entry.ranks.size() == 1;
         case LogEntry::Kind::join: return entry.items.size() == 1 && !entry.ranks.empty();
@@ -60,6 +61,7 @@ void write_entry(const LogEntry& entry, const NameTable& names, Writer& out) {
         out.ranks(entry.absent);
         if (!entry.absent.empty())
             for (const auto& item : entry.items) out.bytes(encode(*item.description));
+        out.bytes(entry.contributions);
     } else if (has_text(entry.kind)) {
         out.enumerator(entry.code);
         for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
@@ -78,6 +80,7 @@ LogEntry read_entry(Reader& in, const NameTable& names, int size) {
         entry.absent = in.ranks(size);
         if (!entry.absent.empty())
             for (auto& item : entry.items) item.description = share(decode_description(in.bytes()));
+        entry.contributions = in.bytes();
     } else if (has_text(entry.kind)) {
         entry.code = in.enumerator<ErrorCode>();
         for (auto* text : {&entry.text, &entry.tensor, &entry.operation})

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/policy.hpp"
+#include "protocol/codec.hpp"
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
 #include "protocol/submitter.hpp"
@@ -44,6 +45,9 @@ struct LogEntry {
     /// execute: the ranks that have joined, and contribute neutral values to items they have not
     /// submitted
     std::vector<int> absent = {};
+    /// execute: the tensors of all ranks, by group rank, if they have sent them along; then there
+    /// is one item. Empty: the data moves when the entry is executed.
+    Bytes contributions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
     int culprit = -1;  ///< fail, join, quit: the world rank that made ranks leave; -1: none
     /// fail: the error; join: the error if it has failed; quit: "rank 2 has shut down (why)"

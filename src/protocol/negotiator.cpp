@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <memory>
@@ -18,11 +19,22 @@ std::string cut(std::string_view reason) {
     return std::string(reason.substr(0, max_reason_bytes));
 }
 
+/// The largest tensor that travels with its request; 0 on one host, where data moves in no time,
+/// and with a forced algorithm. Up to `small_bytes` the order class is tree in any case.
+std::size_t most_contributed(int size, const Negotiator::Options& options) {
+    constexpr std::size_t limit_of_all = 4096;
+    const auto& hosts = options.host_of;
+    const bool spans_hosts = std::ranges::adjacent_find(hosts, std::not_equal_to()) != hosts.end();
+    if (!spans_hosts || options.policy.forced != Algorithm::automatic) return 0;
+    return std::min(limit_of_all / static_cast<std::size_t>(size), options.policy.small_bytes);
+}
+
 }  // namespace
 
 Negotiator::Negotiator(int rank, int size, const Options& options)
     : tree_(rank, size, options.degree, options.host_of),
       options_(options),
+      most_contributed_(most_contributed(size, options)),
       names_(tree_.children()),
       attendance_(tree_.subtree(rank), options.group_ranks) {
     subtrees_[rank] = tree_.subtree(rank);
@@ -32,13 +44,14 @@ Negotiator::Negotiator(int rank, int size, const Options& options)
 /// If the description equals the one that the name's id stands for, the id takes over the submitted
 /// object: when a plan submits the same object again, a comparison of pointers is enough.
 void Negotiator::submit(const Name& name, bool named, const SharedDescription& description,
-                        std::shared_ptr<Submitter> submitter) {
+                        std::shared_ptr<Submitter> submitter,
+                        std::span<const std::byte> contribution) {
     auto& known = names_.row(name);
     if (known.described && are_same(known.described, description)) known.described = description;
     known.submission = {description, std::move(submitter)};
     if (finished_) return;
     const int self = tree_.rank();
-    count(known, named, known.submission->description, std::span(&self, 1));
+    count(known, named, known.submission->description, std::span(&self, 1), contribution);
     pass_on_if_complete(known);
 }
 
@@ -85,9 +98,11 @@ Negotiator::Holdings Negotiator::holdings() const {
 }
 
 void Negotiator::count(KnownName& known, bool named, const SharedDescription& description,
-                       std::span<const int> ranks) {
+                       std::span<const int> ranks, std::span<const std::byte> contributions) {
     known.named = named;
     known.tally.add(description, ranks);
+    if (!contributions.empty() && contributions.size() <= most_contributed_ * ranks.size())
+        known.tally.contribute(subtree(), ranks, contributions);
     if (known.tally.arrived > subtree().size())
         throw Error(ErrorCode::wire, fmt::format("more ranks have submitted {} than there are",
                                                  base::quote(known.name.text())));
@@ -109,6 +124,7 @@ void Negotiator::pass_on_if_complete(KnownName& known) {
             group.ranks = subtree();  // sorting ten thousand would take 0.3 ms
         else
             std::ranges::sort(group.ranks);
+    if (tally.contributed < subtree().size()) tally.contributions.clear();
     if (tree_.is_root())
         resolve(known);
     else
@@ -135,16 +151,18 @@ void Negotiator::report(const KnownName& known) {
     if (known.described && first.ranks.size() == whole &&
         are_same(first.description, known.described))
         return tell(tree_.parent(), [&](Writer& out) {
-            write_ready({known.id, known.fingerprint}, out);
+            write_ready({known.id, known.fingerprint, tally.contributions}, out);
         });
     for (const auto& group : tally.groups)
         tell(tree_.parent(), [&](Writer& out) {
-            write_report({.name = known.name,
-                          .named = known.named,
-                          .more = &group != &tally.groups.back(),
-                          .description = group.description,
-                          .ranks = group.ranks.size() == whole ? std::vector<int>{} : group.ranks},
-                         out);
+            write_report(
+                {.name = known.name,
+                 .named = known.named,
+                 .more = &group != &tally.groups.back(),
+                 .description = group.description,
+                 .ranks = group.ranks.size() == whole ? std::vector<int>{} : group.ranks,
+                 .contributions = tally.groups.size() == 1 ? tally.contributions : Bytes{}},
+                out);
         });
 }
 
@@ -157,7 +175,7 @@ void Negotiator::resolve(const KnownName& known) {
         return append(std::move(*failure));
     }
     ready_.push_back({known.name, known.named, known.id, known.tally.groups.front().description,
-                      std::move(missing)});
+                      std::move(missing), known.tally.contributions});
 }
 
 /// A shutdown completes tallies. It goes up behind their reports: ahead of them, the parent could
@@ -234,7 +252,7 @@ void Negotiator::receive_ready(int child, Reader& in) {
             fmt::format("rank {} and rank {} hold different descriptions of {}", world_rank(child),
                         world_rank(tree_.rank()), base::quote(meaning->name.text())));
     if (known == nullptr) known = &names_.row(meaning->name);
-    count(*known, true, meaning->described, subtrees_.at(child));
+    count(*known, true, meaning->described, subtrees_.at(child), record.contributions);
     pass_on_if_complete(*known);
 }
 
@@ -244,7 +262,7 @@ void Negotiator::receive_report(int child, Reader& in) {
     if (record.ranks.empty()) record.ranks = below;
     check_is_below(child, record.ranks);
     auto& known = names_.row(std::string_view(record.name));
-    count(known, record.named, record.description, record.ranks);
+    count(known, record.named, record.description, record.ranks, record.contributions);
     auto& reporting = known.tally.reporting;
     if (record.more)
         reporting.insert(child);
@@ -310,7 +328,9 @@ void Negotiator::append_ready() {
     for (std::span<ReadyRequest> rest = ready; !rest.empty();) {
         const auto fused = rest.first(count_fused(rest, limits));
         rest = rest.subspan(fused.size());
-        LogEntry entry{.policy = options_.policy, .absent = std::move(fused.front().absent)};
+        LogEntry entry{.policy = options_.policy,
+                       .absent = std::move(fused.front().absent),
+                       .contributions = std::move(fused.front().contributions)};
         entry.items.reserve(fused.size());
         for (auto& request : fused) {
             if (request.id == 0) request.id = id_for(request);

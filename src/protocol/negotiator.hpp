@@ -32,7 +32,8 @@ namespace guozhuang::protocol {
 /// joined, or shut down). The root appends requests that are ready everywhere to the log, which
 /// goes down the tree. A name is described in full the first time (and whenever its description
 /// changes) and by its id after that; ranks compare descriptions on the way up, so that the root
-/// receives a list of submission groups, normally one. The engine's lock guards it.
+/// receives a list of submission groups, normally one. Between hosts a small tensor may travel
+/// with its request, and all ranks' tensors come back in the log. The engine's lock guards it.
 class Negotiator {
 public:
     struct Options {
@@ -49,8 +50,10 @@ public:
     Negotiator(int rank, int size, const Options& options);
 
     /// This rank wants the request. A rank submits a name again only after the log has resolved it.
+    /// `contribution`: the tensor, if it may travel with the request; a large one does not.
     void submit(const Name& name, bool named, const SharedDescription& description,
-                std::shared_ptr<Submitter> submitter = {});
+                std::shared_ptr<Submitter> submitter = {},
+                std::span<const std::byte> contribution = {});
     /// This rank submits nothing more. The reason goes into the errors of those who wait for it;
     /// empty for a plain shutdown.
     void shut_down(std::string_view reason, int culprit = -1);
@@ -98,7 +101,7 @@ public:
 private:
     // Rounds: what ranks of the subtree have submitted.
     void count(KnownName& known, bool named, const SharedDescription& description,
-               std::span<const int> ranks);
+               std::span<const int> ranks, std::span<const std::byte> contributions);
     bool is_complete(const Tally& tally) const;
     void pass_on_if_complete(KnownName& known);
     void pass_on_all_complete();
@@ -137,6 +140,7 @@ private:
 
     Tree tree_;
     Options options_;
+    std::size_t most_contributed_;              ///< bytes of a tensor that travels with its request
     std::map<int, std::vector<int>> subtrees_;  ///< of this rank and of each child
     NameTable names_;
     std::vector<ReadyRequest> ready_;  ///< at the root: requests to append

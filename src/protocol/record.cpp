@@ -8,12 +8,14 @@ void write_ready(const ReadyRecord& record, Writer& out) {
     out.enumerator(RecordType::ready);
     out.number(record.id);
     out.fixed(record.fingerprint);
+    out.bytes(record.contributions);
 }
 
 ReadyRecord read_ready(Reader& in) {
     ReadyRecord record;
     record.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
     record.fingerprint = in.fixed();
+    record.contributions = in.bytes();
     return record;
 }
 
@@ -24,6 +26,7 @@ void write_report(const ReportRecord& record, Writer& out) {
     out.number(record.more ? 1 : 0);
     out.bytes(encode(*record.description));
     out.ranks(record.ranks);
+    out.bytes(record.contributions);
 }
 
 ReportRecord read_report(Reader& in, std::size_t most_ranks, int size) {
@@ -34,6 +37,7 @@ ReportRecord read_report(Reader& in, std::size_t most_ranks, int size) {
     record.description = share(decode_description(in.bytes()));
     record.ranks.resize(in.count(most_ranks));
     for (int& rank : record.ranks) rank = in.rank(size);
+    record.contributions = in.bytes();
     return record;
 }
 

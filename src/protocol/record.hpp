@@ -28,6 +28,7 @@ constexpr RecordType last_of(RecordType) noexcept {
 struct ReadyRecord {
     std::uint32_t id = 0;
     std::uint64_t fingerprint = 0;  ///< of the description that the sender holds under the id
+    Bytes contributions = {};       ///< of all ranks of the subtree, ascending; empty: none
 };
 void write_ready(const ReadyRecord& record, Writer& out);
 ReadyRecord read_ready(Reader& in);
@@ -40,6 +41,7 @@ struct ReportRecord {
     bool more = false;  ///< further groups of the name follow
     SharedDescription description;
     std::vector<int> ranks = {};  ///< empty: the whole subtree of the sender
+    Bytes contributions = {};     ///< as in ReadyRecord
 };
 void write_report(const ReportRecord& record, Writer& out);
 /// Reads a report in a set of `size` ranks; it lists at most `most_ranks`.

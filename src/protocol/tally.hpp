@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "protocol/codec.hpp"
 #include "protocol/description.hpp"
 
 namespace guozhuang::protocol {
@@ -16,6 +17,9 @@ struct Tally {
     std::vector<SubmissionGroup> groups = {};
     std::size_t arrived = 0;       ///< ranks in all groups
     std::set<int> reporting = {};  ///< children that will report more submission groups
+    /// The tensors of the ranks that have sent theirs along, by rank.
+    Bytes contributions = {};
+    std::size_t contributed = 0;  ///< how many have
 
     bool is_under_way() const noexcept { return arrived > 0; }
     /// Clears it for the next round. Reuses the memory of the first group, a list of ranks.
@@ -27,6 +31,8 @@ struct Tally {
         }
         arrived = 0;
         reporting.clear();
+        contributions.clear();
+        contributed = 0;
     }
 
     /// Adds the ranks to the group that has submitted the same description.
@@ -38,6 +44,22 @@ struct Tally {
         if (group->ranks.empty()) group->description = description;
         group->ranks.insert(group->ranks.end(), ranks.begin(), ranks.end());
         arrived += ranks.size();
+    }
+
+    /// Adds the contributions of ranks: as many bytes of each, in their order. `all` (ascending)
+    /// lists all ranks that may contribute. Ignores contributions of another size than the first.
+    void contribute(std::span<const int> all, std::span<const int> ranks,
+                    std::span<const std::byte> bytes) {
+        const auto each = bytes.size() / ranks.size();
+        if (contributed == 0) contributions.resize(each * all.size());
+        if (contributions.size() != each * all.size()) return;
+        for (const int rank : ranks) {
+            const auto index = std::ranges::lower_bound(all, rank) - all.begin();
+            std::ranges::copy(bytes.first(each),
+                              contributions.begin() + index * std::ptrdiff_t(each));
+            bytes = bytes.subspan(each);
+        }
+        contributed += ranks.size();
     }
 
     /// Returns the ranks that have not submitted it, ascending; `ranks` (ascending) lists all that

@@ -14,7 +14,6 @@
 #include "collectives/pairwise/pairwise_all_to_all.hpp"
 #include "collectives/staged/staged_allreduce.hpp"
 #include "collectives/staged/symmetric_allreduce.hpp"
-#include "collectives/tree/tree_barrier.hpp"
 #include "collectives/tree/tree_broadcast.hpp"
 #include "support/cases/allreduces.hpp"
 #include "support/fakes/trace_wire.hpp"
@@ -334,14 +333,6 @@ TEST_CASE("figure: broadcast", "[figures]") {
             tree::broadcast(wire, {blocks, scratch.span(), 64, 1});
             end = show(symbols);
         }));
-}
-
-TEST_CASE("figure: barrier", "[figures]") {
-    check_figure("collectives/tree/tree_barrier.hpp",
-                 figure_of(6, [](TraceWire& wire, std::string&) {
-                     TestScratch scratch(tree::barrier_scratch_bytes);
-                     tree::barrier(wire, scratch.span());
-                 }));
 }
 
 TEST_CASE("figure: all-to-all", "[figures]") {

@@ -63,6 +63,7 @@ std::set<std::string> algorithms(const Job& job, std::int64_t count, bool in_a_s
     };
     for (const auto& row : selection::algorithms) look_for(row.name);
     look_for("adasum");
+    look_for("in_log");
     return found;
 }
 
@@ -124,7 +125,9 @@ TEST_CASE(
     CHECK(algorithms({4, 2}, 100'003, true) == Names{"hierarchical"});
     CHECK(algorithms({3, 2}, 100'003, true) == Names{"hierarchical"});
     CHECK(algorithms({4, 1}, 100'003, true) == Names{"staged"});
-    CHECK(algorithms({4, 2}, 100) == Names{"recursive_doubling"});
+    CHECK(algorithms({4, 2}, 257) == Names{"recursive_doubling"});
+    CHECK(algorithms({4, 2}, 256) == Names{"in_log"});
+    CHECK(algorithms({4, 2}, 256, true) == Names{"in_log"});
     const Environment forced("GUOZHUANG_ALGORITHM", "ring");
     CHECK(algorithms({4, 2}, 100'003) == Names{"ring"});
 }

@@ -40,7 +40,7 @@ TEST_CASE("a child that reports what cannot be is refused") {
           "rank 1 has applied log entries that it cannot have");
     CHECK(refused(message(0, shut_down, 2, 0, 0)) ==
           "rank 1 reports for ranks that are not below it");
-    CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1)) ==
+    CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1, 0)) ==
           "rank 1 sent id 7, which nobody has been given");
 
     const auto barrier = protocol::encode({.operation = OperationKind::barrier, .tensors = {}});
@@ -49,6 +49,7 @@ TEST_CASE("a child that reports what cannot be is refused") {
         bytes.insert(bytes.end(), barrier.begin(), barrier.end());
         bytes.push_back(static_cast<std::byte>(those.size()));  // none: all that are below
         for (const int rank : those) bytes.push_back(static_cast<std::byte>(rank));
+        bytes.push_back(std::byte{0});  // no contributions
         return bytes;
     };
     CHECK(refused(report_of({2})) == "rank 1 reports for ranks that are not below it");
@@ -65,8 +66,10 @@ TEST_CASE("a log that cannot be is refused") {
     two.submit_everywhere(tensor("a"));  // gets id 1
     two.settle();
     const auto refused = [&](const Bytes& bytes) { return refusal(two, 1, 0, bytes); };
-    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0, 0, 0)) ==
+    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, execute, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 7)) ==
+          "the log holds an entry that cannot be");  // contributions to two items
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) ==
           "the log gives 'a' an id that is not its own");
     CHECK(refused(message(0, entry, evict, 1, 2, 1, 'b')) ==
@@ -78,7 +81,7 @@ TEST_CASE("a log that cannot be is refused") {
     CHECK(refused(message(0, entry, join, 1, 0, 1, 'j', 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
     two.join(1, "j");
-    CHECK(refused(message(0, entry, execute, 1, 2, 1, 'j', 0, 0, 0, 0, 0, 0, 0)) ==
+    CHECK(refused(message(0, entry, execute, 1, 2, 1, 'j', 0, 0, 0, 0, 0, 0, 0, 0)) ==
           "the log executes 'j', which is a join");
     CHECK(refused(message(0, entry, all_shut_down, 0)) == "");
     CHECK(refused(message(0, entry, all_shut_down, 0)) == "the log holds an entry that cannot be");

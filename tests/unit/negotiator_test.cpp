@@ -249,6 +249,54 @@ TEST_CASE("only requests of one kind are fused, up to the threshold") {
     }
 }
 
+TEST_CASE("between hosts a small tensor travels with its request") {
+    protocol::Negotiator::Options options{
+        .degree = 1, .policy = {.small_bytes = 32}, .host_of = {0, 1, 0, 1, 0}};
+    const auto brought = [&](const std::vector<std::string>& tensors, int joined = -1) {
+        auto five = ranks(5, options);
+        if (joined >= 0) five.join(joined);
+        for (const int turn : {1, 2}) {  // described, and by its id
+            CAPTURE(turn);
+            for (const int rank : {4, 0, 2, 3, 1})
+                if (rank != joined)
+                    five.submit(rank, "a", tensor("a"), true,
+                                std::as_bytes(std::span(tensors[static_cast<std::size_t>(rank)])));
+            five.settle();
+        }
+        REQUIRE(log_of(five) == "a a");
+        std::vector<std::string> found;
+        for (const auto& entry : five.log(3)) {
+            const auto& bytes = entry.contributions;
+            found.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        }
+        CHECK(found[0] == found[1]);
+        return found[0];
+    };
+    const std::vector<std::string> pairs{"00", "11", "22", "33", "44"};
+    CHECK(brought(pairs) == "0011223344");
+    CHECK(brought({"00", "11", "22", "", "44"}) == "");
+    CHECK(brought({"00", "11", "22", "3", "44"}) == "");
+    CHECK(brought(pairs, 3) == "");
+    CHECK(brought(std::vector(5, std::string(32, 'x'))) == std::string(160, 'x'));
+    CHECK(brought(std::vector(5, std::string(33, 'x'))) == "");
+    options.policy.small_bytes = 10'000;
+    CHECK(brought(std::vector(5, std::string(819, 'x'))).size() == 5 * 819);
+    CHECK(brought(std::vector(5, std::string(820, 'x'))) == "");
+    options.policy.forced = Algorithm::ring;
+    CHECK(brought(pairs) == "");
+    options = {.policy = {.small_bytes = 32}, .host_of = {1, 1, 1, 1, 1}};
+    CHECK(brought(pairs) == "");
+}
+
+TEST_CASE("requests that bring their tensors are not fused") {
+    auto two = ranks(2, {.policy = {.small_bytes = 32}, .host_of = {0, 1}});
+    for (const int rank : {0, 1})
+        for (const auto* const name : {"a", "b"})
+            two.submit(rank, name, tensor(name), true, std::as_bytes(std::span("xyz", 3)));
+    two.settle();
+    CHECK(log_of(two) == "a b");
+}
+
 TEST_CASE("the root's policy is in every entry") {
     const selection::Policy policy{.forced = Algorithm::ring,
                                    .reproducible = true,

@@ -69,6 +69,7 @@ struct Character {
         options.max_ids = 2 + random.below(3);
         options.fusion_bytes = random.one_in(3) ? 1000 : 16 + random.below(40);
         options.policy.segment_bytes = random.below(1000);
+        options.policy.small_bytes = 2;
         names = 1 + random.below(6);
         steps = 50 + random.below(400);
         steps_per_shutdown = random.one_in(2) ? 1000000 : 20 + random.below(500);
@@ -166,8 +167,12 @@ private:
         const auto which = std::hash<std::string>()(name) + seed_ + round / 3 +
                            (disagree ? 1 + random_.below(10) : 0);
         note("submit", rank, name + " as variant " + std::to_string(which % 11));
-        ranks_.submit(rank, name, variant(name, which), named);
-        referee_.submitted(rank, name, named, variant(name, which));
+        protocol::Bytes contribution;
+        if (!random_.one_in(4))
+            contribution = {static_cast<std::byte>(rank),
+                            static_cast<std::byte>(random_.below(256))};
+        ranks_.submit(rank, name, variant(name, which), named, contribution);
+        referee_.submitted(rank, name, named, variant(name, which), contribution);
         look(rank);
     }
 

@@ -1,7 +1,5 @@
-#include <atomic>
 #include <bit>
 
-#include "collectives/tree/tree_barrier.hpp"
 #include "collectives/tree/tree_broadcast.hpp"
 #include "support/cases/bundles.hpp"
 #include "support/oracles/scalar_reduce.hpp"
@@ -64,25 +62,6 @@ TEST_CASE("broadcast sends what its cost says", "[tree]") {
         CHECK(total == 4 * static_cast<std::size_t>(ranks - 1));
         CHECK(wires.back().messages() ==
               4 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1))));
-    }
-}
-
-TEST_CASE("nobody leaves the barrier before all have come", "[tree]") {
-    for (const int ranks : group_sizes) {
-        std::atomic<int> come{0}, early{0};
-        const auto wires = run_ranks(ranks, [&](ThreadWire& wire) {
-            TestScratch scratch(tree::barrier_scratch_bytes);
-            for (int round = 1; round <= 5; ++round) {
-                ++come;
-                tree::barrier(wire, scratch.span());
-                if (come < round * ranks) ++early;
-                tree::barrier(wire, scratch.span());
-            }
-        });
-        CHECK(early == 0);
-        for (const auto& wire : wires)
-            CHECK(wire.messages() ==
-                  10 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1))));
     }
 }
 

@@ -35,6 +35,7 @@ private:
     class Site;
 
     void create_stages();
+    void add_up_contributions(const engine::Bundle& bundle);
     Policy usable_part_of(Policy policy) const;
 
     wire::GroupWire wire_;

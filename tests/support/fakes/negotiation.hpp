@@ -36,8 +36,8 @@ public:
     protocol::Negotiator& at(int rank) { return negotiators_[static_cast<std::size_t>(rank)]; }
 
     void submit(int rank, const std::string& name, const protocol::Description& description,
-                bool named = true) {
-        at(rank).submit(name, named, protocol::share(description));
+                bool named = true, std::span<const std::byte> contribution = {}) {
+        at(rank).submit(name, named, protocol::share(description), {}, contribution);
         collect(rank);
     }
     /// Under the name of its first tensor.

@@ -27,10 +27,12 @@ public:
         : options_(options), ranks_(static_cast<std::size_t>(size)) {}
 
     void submitted(int rank, const std::string& name, bool named,
-                   const protocol::Description& description) {
+                   const protocol::Description& description,
+                   const protocol::Bytes& contribution = {}) {
         auto& round = rounds_[{name, this->round(rank, name)}];
         round.named = named;
         round.votes[rank] = description;
+        round.contributions[rank] = contribution;
         at(rank).pending.insert(name);
     }
 
@@ -107,6 +109,7 @@ private:
     struct Round {
         bool named = true;
         std::map<int, protocol::Description> votes;
+        std::map<int, protocol::Bytes> contributions;
     };
     struct Rank {
         std::size_t position = 0;
@@ -197,6 +200,21 @@ private:
                     "a join fails because of the wrong ranks: " + entry.text);
     }
 
+    /// Returns the contributions that the entry must bring: those of all ranks, if they are on
+    /// several hosts and each has one.
+    protocol::Bytes contributions(const Round& round) const {
+        protocol::Bytes all;
+        const auto& hosts = options_.host_of;
+        const bool lack =
+            !absent(round).empty() || std::ranges::count(hosts, hosts.empty() ? 0 : hosts[0]) ==
+                                          static_cast<std::ptrdiff_t>(hosts.size());
+        for (const auto& [rank, bytes] : round.contributions) {
+            if (lack || bytes.empty()) return {};
+            all.insert(all.end(), bytes.begin(), bytes.end());
+        }
+        return all;
+    }
+
     /// P2: all ranks have submitted the same, or joined. Only requests that may share a bundle do.
     void judge_execute(const protocol::LogEntry& entry) {
         std::size_t bytes = 0;
@@ -217,6 +235,8 @@ private:
                     "'" + item.name.text() + "' is executed though the ranks disagree");
             require((item.id != 0) == round.named, "named requests have an id, others none");
             if (round.named) judge_id(item);
+            require(entry.contributions == contributions(round),
+                    "'" + item.name.text() + "' comes with the wrong contributions");
             bytes += bytes_of(first);
             require(&item == &entry.items.front() ||
                         may_share(first, current(entry.items.front().name).votes.begin()->second),
