@@ -197,3 +197,29 @@ TEST_CASE(
         CHECK(gathered.numbers.front()[rank * count] == 1.0f / static_cast<float>(1 + rank));
     }
 }
+
+TEST_CASE("a log that brings too many or too few bytes is refused") {
+    wire::InprocHub hub(1);
+    const auto transport = hub.transport(0);
+    backends::HostBackend backend({.transport = *transport,
+                                   .ranks = Ranks{0},
+                                   .group_rank = 0,
+                                   .tag = {0, wire::Lane::host_data}},
+                                  std::make_shared<backends::ScratchStore>(),
+                                  std::make_shared<trace::Timeline>());
+    float number = 1;
+    const float contributed[2] = {7, 8};
+    const TensorView tensor(number);
+    const protocol::Description description;
+    engine::Bundle bundle{.description = &description,
+                          .policy = {},
+                          .contributions = std::as_bytes(std::span(contributed)),
+                          .entries = {{.tensor = tensor}}};
+    CHECK_THROWS_AS(backend.run(bundle), Error);
+    CHECK(number == 1);
+    bundle.contributions = bundle.contributions.first(sizeof number);
+    backend.run(bundle);
+    CHECK(number == 7);
+    bundle.entries.clear();
+    CHECK_THROWS_AS(backend.run(bundle), Error);
+}

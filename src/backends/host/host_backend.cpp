@@ -231,18 +231,18 @@ private:
 
 /// In the order of a symmetric allreduce.
 void HostBackend::add_up_contributions(const engine::Bundle& bundle) {
-    const auto& tensor = bundle.entries.front().tensor;
-    const auto memory = tensor.memory();
-    if (memory.size() * group_.ranks.size() != bundle.contributions.size())
+    const auto bytes = bundle.entries.size() == 1 ? bundle.entries.front().tensor.bytes() : 0;
+    if (bytes * group_.ranks.size() != bundle.contributions.size())
         throw Error(ErrorCode::wire,
                     fmt::format("the log brings {} bytes of {} ranks for a tensor of {}",
-                                bundle.contributions.size(), wire_.size(), memory.size()));
+                                bundle.contributions.size(), wire_.size(), bytes));
+    const auto& tensor = bundle.entries.front().tensor;
     const Site site(*this, bundle);
-    const auto slice = site.trace("in_log", memory.size(), 1);
+    const auto slice = site.trace("in_log", bytes, 1);
     std::vector<std::span<const std::byte>> terms;
-    for (auto rest = bundle.contributions; !rest.empty(); rest = rest.subspan(memory.size()))
-        terms.push_back(rest.first(memory.size()));
-    site.reduce(tensor.dtype, site.op()).combine_tree(memory, terms);
+    for (auto rest = bundle.contributions; !rest.empty(); rest = rest.subspan(bytes))
+        terms.push_back(rest.first(bytes));
+    site.reduce(tensor.dtype, site.op()).combine_tree(tensor.memory(), terms);
 }
 
 void HostBackend::run(const engine::Bundle& bundle) {
