@@ -20,7 +20,7 @@ constexpr std::size_t largest_message = std::size_t{64} << 20;
 /// as they lie in memory.
 struct Envelope {
     static constexpr std::uint32_t expected_magic = 0x4A5A5547;  // "GUZJ"
-    static constexpr std::uint16_t expected_version = 2;
+    static constexpr std::uint16_t expected_version = 3;
 
     std::uint32_t magic = expected_magic;
     std::uint16_t version = expected_version;
