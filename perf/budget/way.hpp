@@ -41,7 +41,9 @@ public:
     std::optional<Message> poll() override { return std::exchange(arrived_, std::nullopt); }
     bool flushed() override { return true; }
 
-    void submit(const std::shared_ptr<engine::Pending>& pending) { plane_.submit(pending); }
+    void submit(const std::shared_ptr<engine::Pending>& pending) {
+        plane_.submit(pending, /*alone=*/true);
+    }
     /// As Engine::pump(). Returns the entries that have become known, until the next call.
     std::vector<protocol::LogEntry>& pump();
     /// As long as the last one that it sent, and with as much room.
