@@ -65,6 +65,7 @@ public:
     // The calls of by_levels(). First the blocks of this host's ranks, or those of the root.
     std::size_t stage_out(std::size_t chunk) {
         std::size_t bytes = 0;
+        if (local_.size() == 1) return bytes;
         each_block([&](int rank) {
             if (ranks_.hosts_from(rank) == 0 && source(rank) == ranks_.rank())
                 bytes += copy_out(rank, chunk);

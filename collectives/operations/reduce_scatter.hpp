@@ -19,11 +19,13 @@
 
 namespace guozhuang {
 
-/// `rows`: of each rank. `output`: this rank's rows of the sum.
+/// `rows`: of each rank. `output`: this rank's rows of the sum. Not by levels if the sum of a host,
+/// which is rounded before it crosses, could overflow where the whole does not.
 template <OperationSite S>
 void reduce_and_scatter(S& site, const SiteTensor& tensor, std::span<const std::int64_t> rows,
                         std::span<std::byte> output) {
-    const bool by_levels = site.stages() || (site.has_levels() && !site.policy().reproducible);
+    const bool by_levels = site.stages() || (site.has_levels() && !site.policy().reproducible &&
+                                             tensor.dtype != DType::f16);
     const int ranks = site.wire().size();
     const auto segment_bytes = selection::direct_segment_bytes(ranks, site.policy().segment_bytes);
     const auto& reduce = site.reduce(tensor.dtype, site.op());

@@ -1,6 +1,7 @@
 // The collectives as users call them, on ranks that are processes. Each begins by hand, on any
 // number of ranks; the sweeps after that are of tests/support/cases.
 #include <bit>
+#include <cstdlib>
 #include <guozhuang/guozhuang.hpp>
 #include <iostream>
 #include <span>
@@ -74,6 +75,15 @@ TEST_CASE("reduce_scatter of a row more than there are ranks: rank 0 has two") {
     CHECK(share.as<int>() == expected);
 }
 
+TEST_CASE("the average of large numbers of f16 does not overflow in a reduce_scatter") {
+    Tensor numbers(DType::f16, {100});
+    constexpr std::uint16_t forty_thousand = 0x78E2;  // two of them would be infinite
+    for (std::size_t i = 0; i < numbers.count(); ++i) numbers.store(i, forty_thousand);
+    const auto share = reduce_scatter(numbers.view(), {.op = ReduceOp::average});
+    numbers.bytes.resize(share.bytes.size());
+    CHECK(share.bytes == numbers.bytes);
+}
+
 TEST_CASE("send to the right neighbour, recv from the left one") {
     const int rank = Session::current().rank(), ranks = Session::current().size();
     const int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
@@ -117,11 +127,13 @@ float tree_sum_of(std::span<const float> terms) {
 }  // namespace
 
 // Bit for bit: this test adds up along the tree what all ranks bring.
-TEST_CASE("on one host large sums are of one order, with shared memory or without") {
+TEST_CASE("on one host large sums are of one order, with shared memory or without; or if wanted") {
     CHECK(problems_here([](Session& session, Report& report) {
-              if (session.cross_size() > 1) return;
+              if (session.cross_size() > 1 && std::getenv("GUOZHUANG_REPRODUCIBLE") == nullptr)
+                  return;
               const auto all = contributions("order", session.size(), DType::f32, {100'003});
               auto sum = all[static_cast<std::size_t>(session.rank())];
+              const auto share = reduce_scatter(sum.view());
               allreduce(sum.view());
               std::size_t others = 0;
               std::vector<float> terms(all.size());
@@ -132,6 +144,8 @@ TEST_CASE("on one host large sums are of one order, with shared memory or withou
               }
               report.expect(others == 0,
                             text_of(others, " of ", sum.count(), " sums are not the tree's"));
+              report.expect(all_gather(share.view()).bytes == sum.bytes,
+                            "a reduce_scatter gives other sums");
           }) == "");
 }
 

@@ -29,6 +29,8 @@ inline std::vector<int> rank_counts(std::initializer_list<int> all) {
 }
 
 /// How often a case is repeated that would be repeated so often without a sanitizer.
-inline int repeats(int times) { return under_sanitizer ? times / 5 : times; }
+inline int repeats(int times) {
+    return under_sanitizer ? times / 5 : times;
+}
 
 }  // namespace guozhuang::test
