@@ -229,7 +229,7 @@ constexpr ConfigVariable table[] = {
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", ConfigScope::rank0_wins,
      "Where data travels as messages, bundles up to this size are reduced by algorithms of few "
      "steps. Between hosts, tensors up to this size are added up in tree order, larger ones "
-     "around rings.",
+     "around rings; and no larger one travels with its request.",
      parse_size<&Config::small_bytes, 0, gib>, print_number<&Config::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", ConfigScope::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core "

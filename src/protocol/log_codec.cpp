@@ -23,7 +23,8 @@ bool has_text(LogEntry::Kind kind) {
 bool can_be(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute:
-            return entry.items.size() == 1 || (!entry.items.empty() && entry.contributions.empty());
+            return entry.contributions.empty() ? !entry.items.empty()
+                                               : entry.items.size() == 1 && entry.absent.empty();
         case LogEntry::Kind::fail: return entry.items.size() == 1;
         case LogEntry::Kind::quit: return entry.ranks.size() == 1;
         case LogEntry::Kind::join: return entry.items.size() == 1 && !entry.ranks.empty();

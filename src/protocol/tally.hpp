@@ -31,7 +31,7 @@ struct Tally {
         }
         arrived = 0;
         reporting.clear();
-        contributions.clear();
+        contributions = {};  // every name has a tally: it must not keep the memory
         contributed = 0;
     }
 

@@ -313,6 +313,7 @@ void StartWatch::watch() {
         } else if (given_up) {  // the lowest rank says it, and ends the others
             is_last = true;
             limit = look + time_for_lowest;
+            next = next_look = base::no_deadline;
         } else {
             if (!text.empty()) base::log_warning(text);
             next += pause;

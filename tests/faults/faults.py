@@ -504,7 +504,7 @@ def starts():
         problems += [
             ("other failures", f"rank {each['rank']} says it, too")
             for each in job.said
-            if scene.startswith("late")
+            if scene != "gone"
             and "the start of the session" in each.get("warning", "")
             and each["rank"] != 0
         ]

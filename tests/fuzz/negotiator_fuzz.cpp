@@ -26,6 +26,19 @@ Negotiation all_have_submitted(const std::function<void(Negotiation&)>& before =
     return job;
 }
 
+/// On two hosts, with tensors that travel with their requests, of which rank 2 sends another.
+Negotiation all_have_contributed() {
+    Negotiation job(ranks, {.degree = 2, .policy = {.small_bytes = 64}, .host_of = {0, 0, 1, 1}});
+    for (int round = 0; round < 2; ++round) {
+        job.settle();
+        for (int rank = 0; rank < ranks; ++rank)
+            job.submit(rank, "a", tensor("a"), true,
+                       std::vector(rank == 2 && round == 1 ? 8U : 4U, std::byte{1}));
+    }
+    for (int rank = 0; rank < ranks; ++rank) job.flush(rank);
+    return job;
+}
+
 /// Each with messages on its way.
 const std::vector<Negotiation>& states() {
     static const std::vector<Negotiation> all = {
@@ -47,6 +60,7 @@ const std::vector<Negotiation>& states() {
         }),
         all_have_submitted([](Negotiation& job) { job.quit(3, "an exception"); }),
         all_have_submitted([](Negotiation& job) { job.shut_down_everywhere(); }),
+        all_have_contributed(),
     };
     return all;
 }

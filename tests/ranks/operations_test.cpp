@@ -1,10 +1,12 @@
 // The collectives as users call them, on ranks that are processes. Each begins by hand, on any
 // number of ranks; the sweeps after that are of tests/support/cases.
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <guozhuang/guozhuang.hpp>
 #include <iostream>
 #include <span>
+#include <thread>
 
 #include "support/cases/async_cases.hpp"
 #include "support/cases/in_place_cases.hpp"
@@ -100,6 +102,22 @@ TEST_CASE("send to the right neighbour, recv from the left one") {
 
 // Every dtype with every op it has, of 0, 1, p-1, p, p+1 and 4099 elements, all in flight at once;
 // then with scales. Compared with the oracle: integers exactly, floats within their rounding.
+TEST_CASE("nobody leaves a barrier before all have come") {
+    const auto& session = Session::current();
+    const auto now = [] {  // the same clock for all processes of a machine
+        return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch());
+    };
+    for (int round = 0; round < 20; ++round) {
+        if (round % session.size() == session.rank())
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        double last = now().count();
+        barrier();
+        const double left = now().count();
+        allreduce(last, {.op = ReduceOp::max});
+        CHECK(left >= last);
+    }
+}
+
 TEST_CASE("allreduce of every dtype, op and size") {
     CHECK(problems_here(allreduce_sweep(4099)) == "");
     CHECK(problems_here(allreduce_scales) == "");
@@ -133,7 +151,7 @@ TEST_CASE("on one host large sums are of one order, with shared memory or withou
                   return;
               const auto all = contributions("order", session.size(), DType::f32, {100'003});
               auto sum = all[static_cast<std::size_t>(session.rank())];
-              const auto share = reduce_scatter(sum.view());
+              auto share = reduce_scatter(sum.view());
               allreduce(sum.view());
               std::size_t others = 0;
               std::vector<float> terms(all.size());

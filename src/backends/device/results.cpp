@@ -11,6 +11,7 @@ namespace guozhuang::backends {
 engine::Bundle without_tensors(const engine::Bundle& bundle) {
     auto others = bundle;
     others.entries.clear();
+    others.contributions = {};
     return others;
 }
 

@@ -231,7 +231,9 @@ private:
 
 /// In the order of a symmetric allreduce.
 void HostBackend::add_up_contributions(const engine::Bundle& bundle) {
-    const auto bytes = bundle.entries.size() == 1 ? bundle.entries.front().tensor.bytes() : 0;
+    const bool is_sum = bundle.description->operation == OperationKind::allreduce;
+    const auto bytes =
+        is_sum && bundle.entries.size() == 1 ? bundle.entries.front().tensor.bytes() : 0;
     if (bytes * group_.ranks.size() != bundle.contributions.size())
         throw Error(ErrorCode::wire,
                     fmt::format("the log brings {} bytes of {} ranks for a tensor of {}",

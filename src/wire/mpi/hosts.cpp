@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <exception>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
@@ -410,6 +411,8 @@ std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause
 }
 
 bool end_inside_mpi(const Monitor::End& end, std::string_view doing, bool has_other_hosts) {
+    static std::atomic<bool> is_ending{false};
+    if (is_ending.exchange(true)) return true;  // another monitor has seen another process end
     const auto text = describe_death(end, fmt::format("during {}", doing));
     base::log_error(text);
     base::suppress_last_words();
