@@ -8,6 +8,7 @@ void test_at_exit(void);
 void test_leave(void);
 void test_death(void);
 void test_timeout(void);
+void test_shrink(void);
 void test_session(void);
 void test_forked_child(void);
 void test_run_ranks(void);

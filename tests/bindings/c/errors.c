@@ -247,6 +247,36 @@ void test_timeout(void) {
     if (failed_checks == 0) puts("the timeout was told");
 }
 
+/// The last rank is killed, and the others go on without it, and without what is older.
+void test_shrink(void) {
+    const int gone = rank_count() - 1;
+    const int pair[] = {0, 1};
+    int sum = 1 + own_rank();
+    const GzTensor own = {&sum, NULL, NULL, GZ_I32, 0, {GZ_HOST, 0}};
+    GzOptions options = GZ_OPTIONS_INIT;
+    GzProcessSet *old = NULL, *set = NULL;
+    GzHandle* pending = NULL;
+    OK(gz_process_set_create(pair, 2, &old));
+    if (own_rank() == gone) raise(SIGKILL);
+    OK(gz_allreduce_async(&scalar, GZ_SUM, NULL, &pending));
+    FAILS(GZ_ERROR_RANK_DIED, "killed by signal 9", gz_handle_wait(pending));
+    OK(gz_shrink());
+    CHECK(rank_count() == gone && own_rank() < gone);
+    FAILS(GZ_ERROR_RANK_DIED, "killed by signal 9", gz_handle_wait(pending));
+    gz_handle_free(pending);
+    options.process_set = old;
+    if (own_rank() < 2)
+        FAILS(GZ_ERROR_NOT_INITIALISED, "before it shrank", gz_allreduce(&own, GZ_SUM, &options));
+    gz_process_set_free(old);
+    OK(gz_allreduce(&own, GZ_SUM, NULL));
+    CHECK(sum == gone * (gone + 1) / 2);
+    OK(gz_process_set_create(pair, 2, &set));
+    options.process_set = set;
+    if (own_rank() < 2) OK(gz_allreduce(&own, GZ_MAX, &options));
+    gz_process_set_free(set);
+    if (failed_checks == 0) printf("rank %d goes on\n", own_rank());
+}
+
 static int releases, expected_releases;
 
 static void release(void* owner) {

@@ -21,14 +21,16 @@ static void run_all(void) {
     test_at_exit();
 }
 
-/// One after which the job is over: mpirun calls it failed.
+/// One after which mpirun calls the job failed.
 static void run_last(void (*test)(void)) {
-    OK(gz_init(NULL));
+    GzInitOptions options = GZ_INIT_OPTIONS_INIT;
+    if (test == test_shrink) options.time_to_shrink_ms = 30000;
+    OK(gz_init(&options));
     test();
     if (gz_shutdown() != GZ_OK) CHECK(test != test_leave);
 }
 
-/// Usage: guozhuang_c_tests [leave|death|timeout]: all cases, or one that ends the job.
+/// Usage: guozhuang_c_tests [leave|death|timeout|shrink]: all cases, or one that ends the job.
 int main(int argc, char** argv) {
     enum { SECONDS_TO_HANG = 240, FAILED = 3 };
     const char* chosen = argc > 1 ? argv[1] : "";
@@ -39,6 +41,8 @@ int main(int argc, char** argv) {
         run_last(test_death);
     else if (strcmp(chosen, "timeout") == 0)
         run_last(test_timeout);
+    else if (strcmp(chosen, "shrink") == 0)
+        run_last(test_shrink);
     else
         run_all();
     return failed_checks > 0 ? FAILED : 0;

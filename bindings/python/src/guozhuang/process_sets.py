@@ -80,6 +80,7 @@ class _GlobalProcessSet(ProcessSet):
 
 
 global_process_set = _GlobalProcessSet()
+session_number = 0  # grows with each session that has ended or shrunk
 _next_id = 1
 _added = set()  # until they are removed
 
@@ -140,7 +141,8 @@ def remove_process_set(process_set):
 def forget_all():
     """When the session has been closed, and its sets with it: they can be added to another one,
     where all ranks count anew."""
-    global _next_id
+    global session_number, _next_id
+    session_number += 1
     _next_id = 1
     for process_set in (global_process_set, *_added):
         process_set.joins = process_set.optimizers = 0

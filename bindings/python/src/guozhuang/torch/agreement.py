@@ -5,10 +5,9 @@ import json
 
 import torch
 
-from .. import session
+from .. import process_sets, session
 from ..collectives import Adasum, Average, Sum
 from ..errors import make
-from ..process_sets import ProcessSet
 from .compression import Compression, name_of
 from .operations import allgather_async
 
@@ -18,7 +17,7 @@ OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum"}  # of an optimizer
 @dataclasses.dataclass
 class Options:
     """How gradients are reduced: arguments of DistributedOptimizer and DistributedDataParallel."""
-    process_set: ProcessSet
+    process_set: process_sets.ProcessSet
     op: int = Average
     predivide_factor: float = 1.0
     compression: type = Compression.none
@@ -27,6 +26,19 @@ class Options:
     bundle_bytes: int = None  # of the others; None: as many as the library takes
     check_values: bool = True
     ends_with_backward: bool = False  # backward() calls synchronize()
+    session_number: int = dataclasses.field(
+        default_factory=lambda: process_sets.session_number, init=False)
+
+    @property
+    def is_old(self):
+        return self.session_number != process_sets.session_number
+
+    def refuse_old(self):
+        """Refuses what belongs to a session that has ended: the ranks may have ended different
+        batches in it, and the names of what is made anew are the same."""
+        if self.is_old:
+            raise make("not_initialised", "this DistributedOptimizer or DistributedDataParallel "
+                       "belongs to a session that has ended or shrunk, and must be made anew")
 
     def in_common(self, names):
         """Values that all ranks must share, by their names in errors. `names` are those of

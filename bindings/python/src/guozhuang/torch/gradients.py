@@ -123,6 +123,7 @@ class Gradients:
 
     def _begin(self):
         """Goes before all else in a batch."""
+        self._options.refuse_old()
         if self.has_begun:
             return
         self.leave_out()
@@ -136,7 +137,10 @@ class Gradients:
 
     def _count(self, gradient):
         """The hook of a parameter: backward has added to its gradient. If that cannot be counted or
-        sent, backward ends, and synchronize() must not send what it has left."""
+        sent, backward ends, and synchronize() must not send what it has left. After the session a
+        new optimizer may train the same parameters."""
+        if self._options.is_old:
+            return
         try:
             gradient.has_run = True
             with self._lock:

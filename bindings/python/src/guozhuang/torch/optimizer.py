@@ -114,8 +114,8 @@ class _DistributedAdasum(_Wrapper):
     def step(self, closure=None):
         self._refuse_replaced()
         trained = [pair for pair in _with_names(self, self._named) if pair[1].requires_grad]
-        options = Options(self._process_set, Adasum, compression=self._compression)
-        agree(ask(self._label, trained, options))
+        self._options.refuse_old()
+        agree(ask(self._label, trained, self._options))
         parameters = [parameter for _, parameter in trained]
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
@@ -124,8 +124,8 @@ class _DistributedAdasum(_Wrapper):
         with torch.no_grad():
             steps = [parameter - start for parameter, start in zip(parameters, before)]
             total = grouped_allreduce(steps, name=f"{self._label}: steps", op=Adasum,
-                                      compression=self._compression,
-                                      process_set=self._process_set)
+                                      compression=self._options.compression,
+                                      process_set=self._options.process_set)
             for parameter, start, step in zip(parameters, before, total):
                 parameter.copy_(start + step)
         return loss
@@ -274,8 +274,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
             return _subclass(optimizer, _Outside)
         if op == Adasum and process_set.size() > 1:
             _warn_of_adasum()
-            return _subclass(optimizer, _DistributedAdasum, _compression=compression, _named=named,
-                             _process_set=process_set, _label=next_label(process_set))
+            options = Options(process_set, Adasum, compression=compression)
+            return _subclass(optimizer, _DistributedAdasum, _named=named, _options=options,
+                             _label=next_label(process_set))
         groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
         gradients = Gradients(
             _with_names(optimizer, named),

@@ -44,13 +44,13 @@ class DistributedDataParallel(torch.nn.Module):
         self._root, self._broadcast_in = process_set.ranks[0], None
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()], self._root,
                              process_set)
-        self._gradients = Gradients(
-            module.named_parameters(),
-            Options(process_set, bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
-                    check_values=check_values, ends_with_backward=True))
+        self._options = Options(process_set, bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
+                                check_values=check_values, ends_with_backward=True)
+        self._gradients = Gradients(module.named_parameters(), self._options)
 
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():
+            self._options.refuse_old()
             self._gradients.add(self.module.named_parameters())
             if self._gradients.has_begun and not self._gradients.is_paused:
                 refuse("backward() has failed, or was interrupted: discard(reason) ends its batch")
