@@ -151,8 +151,9 @@ void under_user_mpi(int level) {
 
 /// Where ranks share no memory, MPI must allow calls on any thread: every rank is told which line
 /// to change, and may go on.
-void needs_threads() {
-    MPI_Init(nullptr, nullptr);
+void needs_threads(int level) {
+    int provided = 0;
+    MPI_Init_thread(nullptr, nullptr, level, &provided);
     const auto host = std::to_string(mpi_rank(MPI_COMM_WORLD) % 2);
     for (const auto& [variable, value] :
          {std::pair("GUOZHUANG_HOST", host.c_str()), std::pair("GUOZHUANG_SHARED_MEMORY", "0")}) {
@@ -395,7 +396,9 @@ int main(int argc, char** argv) {
         {"mpi_funneled", [] { under_user_mpi(MPI_THREAD_FUNNELED); }},
         {"mpi_serialized", [] { under_user_mpi(MPI_THREAD_SERIALIZED); }},
         {"mpi_multiple", [] { under_user_mpi(MPI_THREAD_MULTIPLE); }},
-        {"needs_threads", needs_threads},
+        {"needs_threads_single", [] { needs_threads(MPI_THREAD_SINGLE); }},
+        {"needs_threads_funneled", [] { needs_threads(MPI_THREAD_FUNNELED); }},
+        {"needs_threads_serialized", [] { needs_threads(MPI_THREAD_SERIALIZED); }},
         {"reversed", reversed},
         {"odd_even", odd_even},
         {"early_leaver", early_leaver},
