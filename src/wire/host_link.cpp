@@ -79,9 +79,10 @@ HostLink::HostLink(std::unique_ptr<Socket> socket) noexcept : socket_(std::move(
     send_all(descriptor(), {&accepted, 1});
 }
 
-HostLink::HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline) {
+HostLink::HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline) : rest_(endpoint) {
     if (endpoint.port == 0) throw Error(ErrorCode::unavailable, "it does not listen");
-    for (const auto address : endpoint.addresses) {
+    for (auto& each : rest_.addresses) {
+        const auto address = std::exchange(each, in_addr{});
         if (address.s_addr == INADDR_ANY) continue;
         auto socket = std::make_unique<Socket>(Socket::open(SOCK_STREAM));
         const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
@@ -94,7 +95,7 @@ HostLink::HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline) 
         socket_ = std::move(socket);
         return;
     }
-    throw Error(ErrorCode::unavailable, "none of its addresses can be reached");
+    throw Error(ErrorCode::unavailable, "it answers at none of its addresses");
 }
 
 HostLink::~HostLink() {

@@ -23,7 +23,7 @@ namespace guozhuang::wire {
 class HostLink {
 public:
     /// For the rank that calls it. Tries each address in turn; the kernel there connects before its
-    /// process has accepted. Throws Error(unavailable).
+    /// process, or another one of that port, has accepted. Throws Error(unavailable).
     HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline);
     /// A connection that a HostListener has accepted.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
@@ -34,6 +34,8 @@ public:
 
     /// On the side that has connected: whether the other one accepts in time.
     bool is_accepted(base::Deadline deadline) noexcept;
+    /// If it is not accepted: the other end without the addresses tried so far.
+    const Endpoint& rest() const noexcept { return rest_; }
     /// After this time without an answer from the other host the link ends; 0: never. Until then,
     /// and if the system does not know the option, that is up to the system.
     void limit_silence(std::chrono::milliseconds limit) noexcept;
@@ -59,6 +61,7 @@ public:
 
 private:
     std::unique_ptr<Socket> socket_;
+    Endpoint rest_;
     std::atomic<bool> is_closed_{false};
     std::array<char, trace::Note::capacity> reason_;
     std::size_t reason_size_ = 0;

@@ -352,6 +352,21 @@ TEST_CASE("strangers that connect and are silent do not delay a listener") {
     there->close();
 }
 
+TEST_CASE("a link that is not accepted goes on to the next address") {
+    wire::HostListener listener;
+    auto endpoint = listener.endpoint();
+    endpoint.addresses = {};
+    for (std::size_t i = 0; i < 3; ++i)
+        endpoint.addresses[2 * i].s_addr = htonl(INADDR_LOOPBACK + i);
+    wire::HostLink first(endpoint, 3, base::deadline_after(20s));
+    CHECK(first.rest().addresses[0].s_addr == INADDR_ANY);
+    wire::HostLink second(first.rest(), 3, base::deadline_after(20s));
+    wire::HostLink third(second.rest(), 3, base::deadline_after(20s));
+    CHECK_THROWS_WITH(wire::HostLink(third.rest(), 3, base::deadline_after(20s)),
+                      "it answers at none of its addresses");
+    for (auto* const each : {&first, &second, &third}) each->close();
+}
+
 TEST_CASE("nobody at the other end: a link says so in time") {
     wire::Endpoint endpoint;
     CHECK_THROWS_WITH(wire::HostLink(endpoint, 3, base::deadline_after(20s)), "it does not listen");
@@ -360,7 +375,7 @@ TEST_CASE("nobody at the other end: a link says so in time") {
         endpoint = listener.endpoint();
     }
     CHECK_THROWS_WITH(wire::HostLink(endpoint, 3, base::deadline_after(20s)),
-                      "none of its addresses can be reached");
+                      "it answers at none of its addresses");
     wire::HostListener waits;
     CHECK_THROWS_AS(waits.accept(base::deadline_after(10ms)), Error);
     CHECK_THROWS_AS(waits.accept(base::deadline_after(0ms)), Error);

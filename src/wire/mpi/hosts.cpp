@@ -169,7 +169,8 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
 /// Accepts a link from each of these ranks. Returns why some are missing; empty: none is.
 template <class Add>
 std::string accept_links(device::OrReason<std::unique_ptr<HostListener>>& listener,
-                         std::vector<int> callers, base::Deadline deadline, const Add& add) {
+                         std::vector<int> callers, const Add& add) {
+    const auto deadline = base::deadline_after(time_to_link);
     try {
         while (listener.value && !callers.empty()) {
             auto [rank, link] = listener.value->accept(deadline);
@@ -182,7 +183,8 @@ std::string accept_links(device::OrReason<std::unique_ptr<HostListener>>& listen
 }
 
 /// Links this rank with ranks of the hosts before and after, so that somebody hears of a death even
-/// if nobody on its host is left to report it, or all others there are stopped.
+/// if nobody on its host is left to report it, or all others there are stopped. Where a rank's
+/// address leads to another process, all ranks try once more, and that one at its next address.
 std::vector<Monitor::WatchedProcess> link_hosts(
     MPI_Comm world, const Host& host, device::OrReason<std::unique_ptr<HostListener>>& listener,
     const std::vector<Introduction>& all, std::chrono::milliseconds silence) {
@@ -194,33 +196,47 @@ std::vector<Monitor::WatchedProcess> link_hosts(
         linked.push_back({rank, of(rank).process, of(rank).host.data(), std::move(link)});
     };
     std::map<int, device::OrReason<std::shared_ptr<HostLink>>> onward;
-    for (const int rank : partners_of(host, 1))
+    const auto connect = [&](int rank, const Endpoint& endpoint) {
         onward[rank] = attempt([&] {
-            return std::make_shared<HostLink>(of(rank).links, host.topology.rank,
+            return std::make_shared<HostLink>(endpoint, host.topology.rank,
                                               base::deadline_after(time_to_link));
         });
-    const bool have_connected =
-        std::ranges::any_of(onward, [](const auto& link) { return link.second.value != nullptr; });
+    };
+    for (const int rank : partners_of(host, 1)) connect(rank, of(rank).links);
     auto callers = partners_of(host, -1);
-    for (const int rank : exceptions(world, have_connected)) std::erase(callers, rank);
-    const auto deadline = base::deadline_after(time_to_link);
-    const auto missing = accept_links(listener, callers, deadline, add);
-    for (const int rank : missing.empty() ? std::vector<int>() : partners_of(host, -1))
-        if (std::ranges::find(linked, rank, &Monitor::WatchedProcess::rank) == linked.end())
-            base::log(level, "rank {} (host {}) cannot connect with this one: {}", rank,
-                      of(rank).host.data(), missing);
-    for (auto& [rank, link] : onward) {
-        if (link.value && link.value->is_accepted(base::deadline_after(time_to_link))) {
-            add(rank, std::move(link.value));
-            continue;
+    std::string missing;
+    const auto is_open = [](const auto& link) { return link.second.value != nullptr; };
+    do {
+        auto calling = callers;
+        for (const int rank : exceptions(world, std::ranges::any_of(onward, is_open)))
+            std::erase(calling, rank);
+        const auto failure = accept_links(listener, calling, [&](int rank, auto link) {
+            std::erase(callers, rank);
+            add(rank, std::move(link));
+        });
+        if (missing.empty()) missing = failure;
+        for (auto& [rank, open] : onward) {
+            const auto link = std::exchange(open.value, nullptr);
+            if (!link) continue;
+            if (link->is_accepted(base::deadline_after(time_to_link))) {
+                add(rank, link);
+            } else {
+                link->close();
+                connect(rank, link->rest());
+            }
         }
-        if (link.value) link.value->close();
-        base::log(level,
-                  "no TCP connection with rank {} (host {}): {}; should all ranks of a host die at "
-                  "once, the others may not notice (GUOZHUANG_STALL_ERROR_S limits how long they "
-                  "wait)",
-                  rank, of(rank).host.data(), link.value ? "it has not answered" : link.reason);
-    }
+    } while (!exceptions(world, std::ranges::none_of(onward, is_open)).empty());
+    for (const int rank : missing.empty() ? std::vector<int>() : callers)
+        base::log(level, "rank {} (host {}) cannot connect with this one: {}", rank,
+                  of(rank).host.data(), missing);
+    for (const auto& [rank, link] : onward)
+        if (!link.reason.empty())
+            base::log(
+                level,
+                "no TCP connection with rank {} (host {}): {}; should all ranks of a host die at "
+                "once, the others may not notice (GUOZHUANG_STALL_ERROR_S limits how long they "
+                "wait)",
+                rank, of(rank).host.data(), link.reason);
     return linked;
 }
 

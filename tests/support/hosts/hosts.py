@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Runs a command on ranks on several hosts.
 
-    hosts.py [--rate BITS] [--delay MS] [--loss PERCENT] [--no-udp] [--count]
+    hosts.py [--rate BITS] [--delay MS] [--loss PERCENT] [--no-udp] [--count] [--strangers]
              CABLE MPIRUN RANKS COMMAND...
 
 RANKS: how many on each host, "2,2". The hosts are network namespaces of this machine with names and
 a /dev/shm of their own, so that MPI finds several hosts, and no way but TCP from one to the other.
 CABLE (cable.cpp) moves their packets, with a rate in bits per second and a delay from host to host,
-and loses some, or all datagrams. With --count a line says at the end what each host has sent.
+and loses some, or all datagrams. With --count a line says at the end what each host has sent. With
+--strangers the first address of each host leads to somebody silent.
 
 Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with
 1 where it permits them and has not the tools. MPIRUN: Open MPI's, whose agent (for rsh) it
 replaces, or gzrun; options for it may come first in the command.
 """
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -22,6 +24,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -31,6 +34,8 @@ from pathlib import Path
 SKIPPED = 77
 UDP = 17  # in an IP header
 NETWORK = "10.213.77."  # nobody else's: it is in the namespaces alone
+STRANGER = "10.213.78.1"
+PORTS = range(33000, 33300)  # of the first host; the next one has as many after them
 NEW_NETWORK, NEW_NAME, NEW_MOUNTS = 0x40000000, 0x04000000, 0x00020000  # of unshare and setns
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -78,36 +83,60 @@ def enter(network):
         raise Missing(f"setns: {os.strerror(ctypes.get_errno())}")
 
 
-def device_of(name):
-    """The device of a host, which carries its packets."""
+@contextlib.contextmanager
+def within(name):
     with open("/proc/self/ns/net", "rb") as own, open(f"/run/netns/{name}", "rb") as network:
         enter(network.fileno())
+        try:
+            yield
+        finally:
+            enter(own.fileno())
+
+
+def device_of(name, interface):
+    """The device of a host, which carries the packets of an interface."""
+    with within(name):
         try:
             if not os.path.exists("/dev/net/tun"):
                 raise Missing("/dev/net/tun: not supported")
             device = os.open("/dev/net/tun", os.O_RDWR)
-            fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"cable", IFF_TUN | IFF_NO_PI))
+            fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", interface, IFF_TUN | IFF_NO_PI))
             return device
         except OSError as error:
             raise Missing(f"/dev/net/tun: {error.strerror}") from None
-        finally:
-            enter(own.fileno())
+
+
+def strangers_on(names):
+    """Sockets that connect, and whose process never answers."""
+    sockets = []
+    for number, name in enumerate(names):
+        with within(name):
+            begin = PORTS.start + number * len(PORTS)
+            Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(
+                f"{begin} {begin + len(PORTS) - 1}")
+            for port in range(PORTS.start, PORTS.start + len(names) * len(PORTS)):
+                if not begin <= port < begin + len(PORTS):
+                    sockets.append(socket.create_server((STRANGER, port)))
+    return sockets
 
 
 class Hosts:
     """They are there within a with statement."""
 
-    def __init__(self, ranks, cable, rate=0, delay=0, loss=0, refused=-1):
+    def __init__(self, ranks, cable, rate=0, delay=0, loss=0, refused=-1, strangers=False):
         self.ranks = ranks
         self.names = [f"gz{os.getpid()}h{host}" for host in range(len(ranks))]
         self.addresses = [f"{NETWORK}{host + 1}" for host in range(len(ranks))]
         self.command = [cable, *map(str, (rate, delay, loss, refused))]
         self.directory = tempfile.TemporaryDirectory()
         self.cable = None
+        self.strangers = [] if strangers else None
 
     def __enter__(self):
         try:
             devices = [self.build(*host) for host in zip(self.names, self.addresses)]
+            if self.strangers is not None:
+                self.strangers += strangers_on(self.names)
             self.cable = subprocess.Popen(
                 [*self.command, *map(str, devices)], stdin=subprocess.PIPE, pass_fds=devices
             )
@@ -122,12 +151,15 @@ class Hosts:
     def __exit__(self, *_):
         self.tear_down()
 
-    @staticmethod
-    def build(name, address):
+    def build(self, name, address):
         if Path("/run/netns", name).exists():  # of a process that was killed
             require("ip", "netns", "del", name)
         require("ip", "netns", "add", name)
-        device = device_of(name)
+        if self.strangers is not None:
+            self.strangers.append(os.fdopen(device_of(name, b"other"), "rb", 0))
+            require("ip", "-n", name, "addr", "add", f"{STRANGER}/32", "dev", "other")
+            require("ip", "-n", name, "link", "set", "other", "up")
+        device = device_of(name, b"cable")
         require("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
         require("ip", "-n", name, "link", "set", "lo", "up")
         # As long a queue as a cable may have; jumbo frames, which take less time of the machine.
@@ -135,6 +167,8 @@ class Hosts:
         return device
 
     def tear_down(self):
+        for each in self.strangers or []:
+            each.close()
         if self.cable is not None:
             self.cable.stdin.close()
             self.cable.wait()
@@ -201,6 +235,7 @@ def main():
     parser.add_argument("--loss", type=float, default=0)
     parser.add_argument("--no-udp", dest="refused", action="store_const", const=UDP, default=-1)
     parser.add_argument("--count", action="store_true")
+    parser.add_argument("--strangers", action="store_true")
     parser.add_argument("cable")
     parser.add_argument("mpirun")
     parser.add_argument("ranks")
@@ -213,7 +248,7 @@ def main():
             print("SKIP: the mpirun is not Open MPI's")
             return SKIPPED
         with Hosts([int(ranks) for ranks in given.ranks.split(",")], given.cable, given.rate,
-                   given.delay, given.loss, given.refused) as hosts:
+                   given.delay, given.loss, given.refused, given.strangers) as hosts:
             ended = hosts.run(given.mpirun, given.command)
             for number, (packets, sent) in enumerate(hosts.sent() if given.count else []):
                 print(f"host {number} has sent {packets} packets, {sent} bytes")
