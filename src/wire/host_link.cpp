@@ -20,7 +20,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto time_for_an_address = 500ms;
+/// For an address, first and second time: the kernel sends a lost packet again after a second.
+constexpr std::array times_to_connect = {500ms, 1500ms};
 /// Strangers that are silent; if there are more, the oldest go.
 constexpr std::size_t most_callers = 64;
 constexpr char closed = '\0', accepted = '\6';
@@ -81,19 +82,21 @@ HostLink::HostLink(std::unique_ptr<Socket> socket) noexcept : socket_(std::move(
 
 HostLink::HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline) : rest_(endpoint) {
     if (endpoint.port == 0) throw Error(ErrorCode::unavailable, "it does not listen");
-    for (auto& each : rest_.addresses) {
-        const auto address = std::exchange(each, in_addr{});
-        if (address.s_addr == INADDR_ANY) continue;
-        auto socket = std::make_unique<Socket>(Socket::open(SOCK_STREAM));
-        const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
-        if (!connect(socket->descriptor(), address, endpoint.port, limit)) continue;
-        set_option(socket->descriptor(), IPPROTO_TCP, TCP_NODELAY, 1);
-        const Greeting greeting{.token = endpoint.token, .rank = rank};
-        if (!send_all(socket->descriptor(),
-                      {reinterpret_cast<const char*>(&greeting), sizeof greeting}))
-            continue;
-        socket_ = std::move(socket);
-        return;
+    const Greeting greeting{.token = endpoint.token, .rank = rank};
+    for (const auto time : times_to_connect) {
+        for (auto& address : rest_.addresses) {
+            if (address.s_addr == INADDR_ANY) continue;
+            auto socket = std::make_unique<Socket>(Socket::open(SOCK_STREAM));
+            const auto limit = std::min(deadline, base::Clock::now() + time);
+            if (!connect(socket->descriptor(), address, endpoint.port, limit)) continue;
+            set_option(socket->descriptor(), IPPROTO_TCP, TCP_NODELAY, 1);
+            if (!send_all(socket->descriptor(),
+                          {reinterpret_cast<const char*>(&greeting), sizeof greeting}))
+                continue;
+            address = {};
+            socket_ = std::move(socket);
+            return;
+        }
     }
     throw Error(ErrorCode::unavailable, "it answers at none of its addresses");
 }

@@ -22,8 +22,9 @@ namespace guozhuang::wire {
 /// keeps it, since its kernel answers.
 class HostLink {
 public:
-    /// For the rank that calls it. Tries each address in turn; the kernel there connects before its
-    /// process, or another one of that port, has accepted. Throws Error(unavailable).
+    /// For the rank that calls it. Tries each address in turn, and then once more; the kernel
+    /// there connects before its process, or another one of that port, has accepted. Throws
+    /// Error(unavailable).
     HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline);
     /// A connection that a HostListener has accepted.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
@@ -34,7 +35,7 @@ public:
 
     /// On the side that has connected: whether the other one accepts in time.
     bool is_accepted(base::Deadline deadline) noexcept;
-    /// If it is not accepted: the other end without the addresses tried so far.
+    /// If it is not accepted: the other end without this address.
     const Endpoint& rest() const noexcept { return rest_; }
     /// After this time without an answer from the other host the link ends; 0: never. Until then,
     /// and if the system does not know the option, that is up to the system.

@@ -156,6 +156,7 @@ std::string describe(const LaunchedRank& self, double seconds, bool given_up, bo
     add(sees_all ? "" : "whether ", unseen,
         sees_all ? "no process here: ended, or never started"
                  : "made theirs cannot be seen from here");
+    if (culprits.empty()) culprits = "; all have come, and wait for MPI and its network";
     return fmt::format("the start of the session {} {:.1f} s on {}{}",
                        given_up ? "is given up after" : "has been waiting for", seconds,
                        base::list_ranks(waiting), culprits);

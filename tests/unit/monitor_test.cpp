@@ -367,6 +367,28 @@ TEST_CASE("a link that is not accepted goes on to the next address") {
     for (auto* const each : {&first, &second, &third}) each->close();
 }
 
+TEST_CASE("a link whose first packets are lost is tried again") {
+    const wire::Socket busy(wire::Socket::open(SOCK_STREAM));
+    auto endpoint = busy.bind();
+    REQUIRE(listen(busy.descriptor(), 0) == 0);
+    endpoint.addresses = {};
+    endpoint.addresses.front().s_addr = htonl(INADDR_LOOPBACK);
+    // The kernel drops what comes for a listener that has not accepted the one before.
+    wire::HostLink first(endpoint, 3, base::deadline_after(20s));
+    std::jthread accepts([&] {
+        base::wait_for_files({}, 700ms);
+        for (int each = 0; each < 50; ++each) {
+            const int descriptor = accept4(busy.descriptor(), nullptr, nullptr, SOCK_CLOEXEC);
+            if (descriptor >= 0) ::close(descriptor);
+            base::wait_for_files({}, 50ms);
+        }
+    });
+    const auto start = base::Clock::now();
+    wire::HostLink second(endpoint, 3, base::deadline_after(20s));
+    CHECK(base::Clock::now() - start >= 500ms);
+    for (auto* const each : {&first, &second}) each->close();
+}
+
 TEST_CASE("nobody at the other end: a link says so in time") {
     wire::Endpoint endpoint;
     CHECK_THROWS_WITH(wire::HostLink(endpoint, 3, base::deadline_after(20s)), "it does not listen");

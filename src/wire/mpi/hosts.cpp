@@ -196,11 +196,10 @@ std::vector<Monitor::WatchedProcess> link_hosts(
         linked.push_back({rank, of(rank).process, of(rank).host.data(), std::move(link)});
     };
     std::map<int, device::OrReason<std::shared_ptr<HostLink>>> onward;
-    const auto connect = [&](int rank, const Endpoint& endpoint) {
-        onward[rank] = attempt([&] {
-            return std::make_shared<HostLink>(endpoint, host.topology.rank,
-                                              base::deadline_after(time_to_link));
-        });
+    const auto in_time = [] { return base::deadline_after(time_to_link); };
+    const auto connect = [&](int rank, const Endpoint& to) {
+        onward[rank] =
+            attempt([&] { return std::make_shared<HostLink>(to, host.topology.rank, in_time()); });
     };
     for (const int rank : partners_of(host, 1)) connect(rank, of(rank).links);
     auto callers = partners_of(host, -1);
@@ -210,20 +209,17 @@ std::vector<Monitor::WatchedProcess> link_hosts(
         auto calling = callers;
         for (const int rank : exceptions(world, std::ranges::any_of(onward, is_open)))
             std::erase(calling, rank);
-        const auto failure = accept_links(listener, calling, [&](int rank, auto link) {
-            std::erase(callers, rank);
-            add(rank, std::move(link));
-        });
-        if (missing.empty()) missing = failure;
+        missing = std::max(missing, accept_links(listener, calling, [&](int rank, auto link) {
+                               std::erase(callers, rank);
+                               add(rank, std::move(link));
+                           }));
         for (auto& [rank, open] : onward) {
             const auto link = std::exchange(open.value, nullptr);
-            if (!link) continue;
-            if (link->is_accepted(base::deadline_after(time_to_link))) {
-                add(rank, link);
-            } else {
-                link->close();
-                connect(rank, link->rest());
-            }
+            const bool is_linked = link && link->is_accepted(in_time());
+            if (is_linked) add(rank, link);
+            if (!link || is_linked) continue;
+            link->close();
+            connect(rank, link->rest());
         }
     } while (!exceptions(world, std::ranges::none_of(onward, is_open)).empty());
     for (const int rank : missing.empty() ? std::vector<int>() : callers)
