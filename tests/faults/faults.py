@@ -514,6 +514,7 @@ def starts():
         ))
     many_late_starts()
     ended_starts()
+    two_deaths_in_a_start()
 
 
 def many_late_starts():
@@ -554,6 +555,34 @@ def ended_starts():
         said = len(re.findall("error: .* given up .*the process of rank 1 has ended", job.output))
         judge(job, [] if said == len(waiting) and (waiting or job.code == 0) else [
             ("unnamed culprits", f"{said} ranks say that rank 1 has ended, not {waiting}")
+        ])
+
+
+def two_deaths_in_a_start():
+    """Each of the others says once that a rank has died, whichever it heard of first, and ends:
+    also if the two were on different hosts, and are watched in different ways."""
+    jobs = several(*(
+        {
+            "scene": "train",
+            "ranks": 4,
+            "FAILPOINT": "connect@1:1=kill",
+            "before": [
+                "sh", "-c", f"export GUOZHUANG_HOST=$((OMPI_COMM_WORLD_RANK / {on_a_host})); "
+                '[ "$OMPI_COMM_WORLD_RANK" != 2 ] || '
+                'export GUOZHUANG_FAILPOINT=connect@2:1=kill; exec "$0" "$@"',
+            ],
+            "options": ["--enable-recovery"],
+        }
+        for on_a_host in (2, 4)
+    ))
+    for _, job in jobs:
+        said = [
+            len(re.findall(rf"^guozhuang.{rank}. error: rank [12] .* died .*during init$",
+                           job.output, re.MULTILINE))
+            for rank in (0, 3)
+        ]
+        judge(job, [] if said == [1, 1] else [
+            ("unnamed culprits", f"ranks 0 and 3 say {said} times that a rank has died")
         ])
 
 

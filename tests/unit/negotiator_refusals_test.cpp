@@ -70,6 +70,12 @@ TEST_CASE("a log that cannot be is refused") {
           "the log holds an entry that cannot be");
     CHECK(refused(message(0, entry, execute, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 7)) ==
           "the log holds an entry that cannot be");  // contributions to two items
+    const auto described = protocol::encode(tensor("a"));
+    auto beside_joined = message(0, entry, execute, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, described.size());
+    beside_joined.insert(beside_joined.end(), described.begin(), described.end());
+    beside_joined.insert(beside_joined.end(), {std::byte{1}, std::byte{7}});
+    CHECK(refused(beside_joined) ==
+          "the log holds an entry that cannot be");  // contributions, and a rank without one
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) ==
           "the log gives 'a' an id that is not its own");
     CHECK(refused(message(0, entry, evict, 1, 2, 1, 'b')) ==

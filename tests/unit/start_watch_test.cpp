@@ -2,12 +2,74 @@
 // session.
 #include "wire/start_watch.hpp"
 
+#include <csignal>
 #include <numeric>
+#include <spawn.h>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
 
 #include "base/error_text.hpp"
+#include "base/wait.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/temporary_directory.hpp"
 
 using namespace guozhuang::wire;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A process of a job of two ranks that looks like one whose session is about to begin.
+class StartingRank {
+public:
+    StartingRank(std::string program, const std::string& job, int rank) {
+        std::vector<std::string> variables{job, "OMPI_COMM_WORLD_SIZE=2",
+                                           "OMPI_COMM_WORLD_RANK=" + std::to_string(rank)};
+        std::vector<char*> environment;
+        for (auto& each : variables) environment.push_back(each.data());
+        environment.push_back(nullptr);
+        std::string seconds = "60";
+        char* const arguments[] = {program.data(), seconds.data(), nullptr};
+        REQUIRE(posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments,
+                            environment.data()) == 0);
+    }
+    ~StartingRank() {
+        kill(pid_, SIGKILL);
+        waitpid(pid_, nullptr, 0);
+    }
+    StartingRank(const StartingRank&) = delete;
+    StartingRank& operator=(const StartingRank&) = delete;
+
+private:
+    pid_t pid_ = 0;
+};
+
+/// Returns what this process says as such a rank, in less time than until it would end.
+std::vector<std::string> said_by(int rank, const std::string& job,
+                                 const StartWatch::Limits& limits) {
+    const guozhuang::test::LogCapture log;
+    const StartWatch watch(LaunchedRank{.job = {job}, .rank = rank, .size = 2, .local_size = 2},
+                           limits, nullptr);
+    guozhuang::base::wait_for_files({}, 800ms);
+    return log.with("the start of the session");
+}
+
+}  // namespace
+
+TEST_CASE("if all ranks have come the lowest says so, and no other, even after the limit") {
+    const guozhuang::test::TemporaryDirectory directory;
+    const std::string program = directory / "gz-starting";  // which is its thread's name, too
+    std::filesystem::create_symlink("/bin/sleep", program);
+    const auto job = "PMIX_NAMESPACE=start_watch_test" + std::to_string(getpid());
+    const StartingRank zero(program, job, 0), one(program, job, 1);
+    const auto said = said_by(0, job, {.warn = 100ms});
+    REQUIRE_FALSE(said.empty());
+    CHECK_THAT(said.front(),
+               Catch::Contains("s on ranks 0,1; all have come, and wait for MPI and its network"));
+    CHECK(said_by(1, job, {.warn = 100ms, .limit = 250ms}).empty());
+}
 
 TEST_CASE("launchers say in variables which rank of which job a process is") {
     const auto open_mpi = find_launched_rank({{"PMIX_NAMESPACE", "7"},
