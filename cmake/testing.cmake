@@ -83,14 +83,13 @@ function(guozhuang_add_unit_tests program)
 endfunction()
 
 # guozhuang_mpirun(VARIABLE RANKS): the command that starts RANKS processes on this machine, more
-# than it has cores if need be. They are not bound to cores: the tests that ctest runs beside each
-# other would be bound to the same ones.
+# than it has cores if need be. They are not bound to cores, and let others go on while they wait:
+# the tests that ctest runs beside each other would be bound to the same ones, and would wait for
+# ranks that spin.
+set(GUOZHUANG_MPI_OPTIONS --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
 function(guozhuang_mpirun variable ranks)
-  set(command ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} --oversubscribe --bind-to none)
-  if(ranks GREATER GUOZHUANG_CORES)
-    list(APPEND command --mca mpi_yield_when_idle 1)
-  endif()
-  set(${variable} ${command} PARENT_SCOPE)
+  set(${variable} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${GUOZHUANG_MPI_OPTIONS}
+    PARENT_SCOPE)
 endfunction()
 
 # guozhuang_add_mpi_test(NAME RANKS COMMAND...): one run of a command as that many ranks.
@@ -123,11 +122,7 @@ function(guozhuang_add_hosts_test name hosts)
   endforeach()
   list(POP_FRONT job)
   list(LENGTH hosts ranks)
-  set(options --oversubscribe --bind-to none)
-  if(ranks GREATER GUOZHUANG_CORES)
-    list(APPEND options --mca mpi_yield_when_idle 1)
-  endif()
-  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${options} ${job})
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${GUOZHUANG_MPI_OPTIONS} ${job})
   set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks}
     TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
