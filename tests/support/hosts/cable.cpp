@@ -13,9 +13,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <fcntl.h>
+#include <map>
 #include <optional>
 #include <poll.h>
-#include <queue>
 #include <random>
 #include <span>
 #include <sys/prctl.h>
@@ -29,14 +29,9 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 struct Packet {
-    Clock::time_point due;
-    unsigned number;
     std::size_t to;
     std::vector<std::byte> bytes;
-    /// The one that is due first is the greatest; packets keep their order.
-    friend bool operator<(const Packet& one, const Packet& other) {
-        return std::pair(one.due, one.number) > std::pair(other.due, other.number);
-    }
+    bool is_past_switch = false;
 };
 
 class Network {
@@ -53,11 +48,16 @@ public:
     void run() {
         while (wait()) {
             for (auto& host : hosts_) take_packets_of(host);
-            for (; !packets_.empty() && packets_.top().due <= Clock::now(); packets_.pop()) {
-                const auto& [due, number, to, bytes] = packets_.top();
+            while (!packets_.empty() && packets_.begin()->first <= Clock::now()) {
+                const auto due = packets_.begin()->first;
+                auto packet = std::move(packets_.extract(packets_.begin()).mapped());
+                if (!packet.is_past_switch) {
+                    send_down(std::move(packet), due);
+                    continue;
+                }
                 // Full devices lose packets, as switches do.
                 [[maybe_unused]] const auto written =
-                    write(hosts_[to].device, bytes.data(), bytes.size());
+                    write(hosts_[packet.to].device, packet.bytes.data(), packet.bytes.size());
             }
         }
     }
@@ -74,7 +74,7 @@ private:
         for (const auto& host : hosts_) polled.push_back({host.device, POLLIN, 0});
         std::chrono::nanoseconds left = std::chrono::seconds(1);
         if (!packets_.empty())
-            left = std::max(packets_.top().due - Clock::now(), std::chrono::nanoseconds(0));
+            left = std::max(packets_.begin()->first - Clock::now(), std::chrono::nanoseconds(0));
         const timespec limit{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
         ppoll(polled.data(), polled.size(), &limit, nullptr);
         std::byte ignored{};
@@ -104,23 +104,30 @@ private:
         return std::to_integer<int>(packet[protocol]) == refused_ || loss_(random_);
     }
 
+    Clock::duration transfer_of(std::size_t bytes) const {
+        const Seconds transfer(
+            bits_per_second_ > 0 ? 8 * static_cast<double>(bytes) / bits_per_second_ : 0);
+        return std::chrono::duration_cast<Clock::duration>(transfer);
+    }
+
     /// Drops what finds more in the queue than a cable sends in a tenth of a second.
     void send(Host& from, std::span<const std::byte> packet) {
         const auto to = receiver_of(packet);
-        if (!to || is_dropped(packet)) return;
         const auto now = Clock::now();
-        if (std::max(from.up_free, hosts_[*to].down_free) > now + longest_queue) return;
-        Seconds transfer{0};
-        if (bits_per_second_ > 0)
-            transfer = Seconds(8 * static_cast<double>(packet.size()) / bits_per_second_);
-        const auto sent = std::chrono::duration_cast<Clock::duration>(transfer);
-        from.up_free = std::max(from.up_free, now) + sent;
-        auto& down_free = hosts_[*to].down_free;
-        down_free = std::max(from.up_free, down_free + sent);
-        packets_.push({.due = down_free + std::chrono::duration_cast<Clock::duration>(delay_),
-                       .number = ++number_,
-                       .to = *to,
-                       .bytes = {packet.begin(), packet.end()}});
+        if (!to || is_dropped(packet) || from.up_free > now + longest_queue) return;
+        from.up_free = std::max(from.up_free, now) + transfer_of(packet.size());
+        packets_.emplace(from.up_free, Packet{*to, {packet.begin(), packet.end()}});
+    }
+
+    /// At the switch, in the order of arrival: a packet does not wait for one that is sent before
+    /// it and still in the queue of another host. The switch sends on what it is still receiving.
+    void send_down(Packet packet, Clock::time_point now) {
+        auto& down_free = hosts_[packet.to].down_free;
+        if (down_free > now + longest_queue) return;
+        down_free = std::max(now, down_free + transfer_of(packet.bytes.size()));
+        packet.is_past_switch = true;
+        packets_.emplace(down_free + std::chrono::duration_cast<Clock::duration>(delay_),
+                         std::move(packet));
     }
 
     static constexpr auto longest_queue = std::chrono::milliseconds(100);
@@ -131,8 +138,7 @@ private:
     const int refused_;
     std::minstd_rand random_;  ///< the same numbers in every run
     std::vector<Host> hosts_;
-    std::priority_queue<Packet> packets_;
-    unsigned number_ = 0;
+    std::multimap<Clock::time_point, Packet> packets_;  ///< by when they are due
     std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{1} << 16);
 };
 
