@@ -375,6 +375,13 @@ def hosts():
             for victim in (0, 3)
         ),
     )
+    # Within a host, and between them; an all-to-all has no rounds.
+    scenes = ("allreduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
+    kill_each(*(
+        killed_at(point, victim, 12, scene, **placed)
+        for point, count in (("round_await", 4), ("segment_send", 5))
+        for victim, scene in zip((1, 2, 2, 1, 2), scenes[:count])
+    ))
     # In the start of a session MPI_Abort ends those of the other host, who may have said nothing.
     for kill, job in several(*(killed_at("connect", victim, 1, **placed) for victim in (0, 3))):
         victim = victim_of(kill)
