@@ -53,8 +53,10 @@ public:
           carried_(ranks.carried(first_, args.blocks.count())),
           chunks_(args.blocks.largest_bytes(),
                   std::min(args.segment_bytes, longest_segment_bytes(local, sections_)),
-                  window_bytes(wire, ranks)),
-          messages_(chunks_, ranks.hosts() > 1 ? carried_.size() : 0) {}
+                  // A link carries 1/hosts of a chunk at a time.
+                  wire.window_bytes() * static_cast<std::size_t>(ranks.hosts()) /
+                      static_cast<std::size_t>(args.blocks.count())),
+          messages_(chunks_, ranks.hosts() > 1 ? carried_.size() : 0, args.blocks.are_runs()) {}
 
     std::size_t scratch_bytes() const { return messages_.scratch_bytes(); }
     void run(Scratch scratch) {

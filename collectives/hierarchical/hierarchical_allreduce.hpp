@@ -83,6 +83,10 @@ std::size_t allreduce_scratch_bytes(P& local, std::span<W> across, const Blocks&
 template <PeerMemory P, Wire W>
 class Allreduce {
 public:
+    /// `local`: the ranks of this host. `across`: for each column of this rank, in ascending order,
+    /// its ranks, one of each of at least two hosts; for a rank of no column, one that it does not
+    /// use. args.blocks: one per host for each column. `within`: the arithmetic of args.reduce
+    /// without the finish, for sums within a host.
     Allreduce(P& local, std::span<W> across, const AllreduceArgs& args, const Reduce& within)
         : local_(local),
           within_(within),
@@ -198,15 +202,6 @@ private:
     std::vector<ring::PipelinedRing<W>> rings_;  ///< of this rank's columns, ascending
 };
 
-/// `local`: the ranks of this host. `across`: for each column of this rank, in ascending order, its
-/// ranks, one of each of at least two hosts; for a rank of no column, one that it does not use.
-/// args.blocks: one per host for each column. `within`: the arithmetic of args.reduce without the
-/// finish, for sums within a host.
-template <PeerMemory P, Wire W>
-void allreduce(P& local, std::span<W> across, const AllreduceArgs& args, const Reduce& within) {
-    Allreduce<P, W>(local, across, args, within).run();
-}
-
 }  // namespace guozhuang::hierarchical
 
 namespace guozhuang {
@@ -219,7 +214,7 @@ inline constexpr auto run_allreduce<Algorithm::hierarchical> = [](AllreduceSite 
                        [&](PeerMemory auto& local, AllreduceArgs args) {
                            args.scratch = site.scratch(hierarchical::allreduce_scratch_bytes(
                                local, across, args.blocks, args.segment_bytes));
-                           hierarchical::allreduce(local, across, args, within);
+                           hierarchical::Allreduce(local, across, args, within).run();
                        });
 };
 

@@ -67,13 +67,8 @@ template <PeerMemory P>
 std::size_t longest_segment_bytes(P& local, int segments) {
     return staged::section_limit_bytes(local.room(local.rank(), local.round()).size(), segments);
 }
-/// The window of a rank that has a segment in flight to each other host.
-template <Wire W>
-std::size_t window_bytes(const W& wire, const RanksByHost& ranks) {
-    return wire.window_bytes() / static_cast<std::size_t>(std::max(ranks.hosts() - 1, 1));
-}
 
-/// The messages of chunks in flight: `each` of a chunk, all with room for a segment.
+/// The messages of chunks in flight: `each` of a chunk, all with room for a segment, or none.
 template <Wire W>
 class Messages {
 public:
@@ -82,15 +77,15 @@ public:
         typename W::Ticket incoming{}, outgoing{};
     };
 
-    Messages(const Chunks& chunks, std::size_t each)
-        : each_(each), slots_(chunks.slots()), segment_bytes_(chunks.segment_bytes()) {}
+    Messages(const Chunks& chunks, std::size_t each, bool in_place = false)
+        : each_(each), slots_(chunks.slots()), room_bytes_(in_place ? 0 : chunks.segment_bytes()) {}
 
     std::size_t scratch_bytes() const {
-        return padded_array<Message>(slots_ * each_) + slots_ * each_ * segment_bytes_;
+        return padded_array<Message>(slots_ * each_) + slots_ * each_ * room_bytes_;
     }
     void cut_from(Scratch& scratch) {
         all_ = scratch.cut_array<Message>(slots_ * each_);
-        for (auto& message : all_) message.room = scratch.cut(segment_bytes_);
+        for (auto& message : all_) message.room = scratch.cut(room_bytes_);
     }
 
     std::span<Message> of(std::size_t chunk) const {
@@ -98,7 +93,7 @@ public:
     }
 
 private:
-    std::size_t each_, slots_, segment_bytes_;
+    std::size_t each_, slots_, room_bytes_;
     std::span<Message> all_;
 };
 

@@ -56,6 +56,11 @@ public:
     }
     std::size_t total_bytes() const noexcept { return total_bytes_; }
 
+    /// Whether each block lies in one run, and so each segment in place.
+    bool are_runs() const noexcept {
+        return std::ranges::none_of(runs_, [](const Run& run) { return run.offset > 0; });
+    }
+
     /// The whole of a block.
     Segment whole(int block) const noexcept { return {block, 0, bytes(block)}; }
 

@@ -158,19 +158,19 @@ Lines hierarchical_figure(std::size_t steps_a_round, const Body& body) {
 Lines hierarchical_allreduce_figure() {
     std::deque<Switchboard> columns;
     for (int i = 0; i < 2; ++i) columns.emplace_back(2);
-    return hierarchical_figure(
-        3, [&](TraceGroup& local, Trace& trace, Switchboard&, int rank, std::string&) {
-            const int local_rank = rank % 2;
-            TraceWire across(columns[static_cast<std::size_t>(local_rank)], trace, rank / 2,
-                             {.columns = {local_rank, local_rank + 2}, .first_step = 1});
-            auto symbols = parts(rank, 4);
-            const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))},
-                                sizeof(Symbol), 4);
-            const std::span wires(&across, 1);
-            TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, wires, blocks, 64));
-            const SymbolReduce reduce;
-            hierarchical::allreduce(local, wires, {blocks, scratch.span(), reduce, 64}, reduce);
-        });
+    return hierarchical_figure(3, [&](TraceGroup& local, Trace& trace, Switchboard&, int rank,
+                                      std::string&) {
+        const int local_rank = rank % 2;
+        TraceWire across(columns[static_cast<std::size_t>(local_rank)], trace, rank / 2,
+                         {.columns = {local_rank, local_rank + 2}, .first_step = 1});
+        auto symbols = parts(rank, 4);
+        const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
+                            4);
+        const std::span wires(&across, 1);
+        TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, wires, blocks, 64));
+        const SymbolReduce reduce;
+        hierarchical::Allreduce(local, wires, {blocks, scratch.span(), reduce, 64}, reduce).run();
+    });
 }
 
 hierarchical::RanksByHost two_and_two(int rank) {

@@ -22,8 +22,9 @@ void hierarchical_allreduce(Group& group, int columns, TensorSpans tensors, cons
     const Blocks blocks(tensors, reduce.element_bytes(), columns * across.front().size());
     TestScratch scratch(
         hierarchical::allreduce_scratch_bytes(group.local, across, blocks, segment_bytes));
-    hierarchical::allreduce(group.local, across, {blocks, scratch.span(), reduce, segment_bytes},
-                            within);
+    hierarchical::Allreduce(group.local, across, {blocks, scratch.span(), reduce, segment_bytes},
+                            within)
+        .run();
 }
 
 void host_doubling(Group& group, TensorSpans tensors, const Reduce& reduce) {
