@@ -35,9 +35,9 @@ struct SiteTensor {
 /// the next call or the next algorithm; `wide_integers` returns memory for this many numbers, valid
 /// until the next call. `blocks` keeps its memory between operations.
 ///
-/// `wire` is a Wire of all ranks, `ring` one in which the ranks of a host are neighbours;
-/// `ring_root` is the root there, and `in_ring_order` puts blocks of the ranks into its order. If
-/// `stages()`, all ranks have memory in which they stage for each other, and `stage(bytes, move)`
+/// `wire` is a Wire of all ranks on `hosts`, `ring` one in which those of a host are neighbours.
+/// `root` is the root's number there, and `in_ring_order` puts blocks of the ranks into its order.
+/// If `stages()`, all ranks have memory in which they stage for each other: `stage(bytes, move)`
 /// calls move(group) with their PeerMemory. `bytes`: how many the operation moves, the same on all
 /// ranks. If `has_levels()`, at least the ranks of each host have, and `by_levels(bytes, move)`
 /// calls move(group, ranks) with the PeerMemory of this host and the hierarchical::RanksByHost of
@@ -55,7 +55,6 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
     { site.tensors() } -> std::same_as<std::size_t>;
     { site.tensor(i) } -> std::same_as<SiteTensor>;
     { site.root() } -> std::same_as<int>;
-    { site.ring_root() } -> std::same_as<int>;
     { site.op() } -> std::same_as<ReduceOp>;
     { site.prescale() } -> std::same_as<double>;
     { site.postscale() } -> std::same_as<double>;
@@ -70,6 +69,7 @@ concept OperationSite = requires(S& site, std::size_t i, DType dtype, ReduceOp o
     { site.in_ring_order(tensors) } -> std::same_as<std::vector<std::span<std::byte>>>;
     { site.stages() } -> std::same_as<bool>;
     { site.has_levels() } -> std::same_as<bool>;
+    { site.hosts() } -> std::same_as<int>;
     { site.reduce(dtype, op) } -> std::convertible_to<const Reduce&>;
     { site.within(dtype) } -> std::convertible_to<const Reduce&>;
     { site.sum_site(dtype, tensors, i, i) } -> AllreduceSite;

@@ -1,6 +1,7 @@
 // Broadcast: copies the root's tensors to all ranks. They are moved as one, whatever their dtypes.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -13,6 +14,15 @@
 
 namespace guozhuang {
 
+/// Whether so many bytes reach so many hosts as soon one after the other as down a tree, which has
+/// fewer hops but sends more copies from the root's host. `window_bytes`: what 10 Gbit/s carry in
+/// two hops. The estimate is for a quarter of that speed (docs/decisions/015-hierarchy.md).
+constexpr bool are_hosts_chained(std::size_t bytes, int hosts, std::size_t window_bytes) noexcept {
+    const auto hop = window_bytes / 8, hops = static_cast<std::size_t>(hosts - 1);
+    const auto tree_hops = static_cast<std::size_t>(std::bit_width(hops));
+    return hops * hop + bytes <= tree_hops * (hop + bytes);
+}
+
 template <>
 inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite S>(S& site) {
     std::vector<std::span<std::byte>> tensors;
@@ -24,9 +34,11 @@ inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite
     }
     auto& blocks = site.blocks();
     const auto segment_bytes = site.policy().segment_bytes;
-    if (site.stages() || (site.has_levels() && bytes > site.policy().small_bytes))
+    auto& wire = site.ring();
+    const int root = site.root();
+    if (site.stages() || (site.has_levels() && bytes > site.policy().small_bytes &&
+                          are_hosts_chained(bytes, site.hosts(), wire.window_bytes())))
         return site.by_levels(bytes, [&](auto& local, const auto& ranks) {
-            const int root = site.ring_root();
             const int shares = ranks.hosts() > 1 ? ranks.size(ranks.host_of(root)) : 1;
             blocks.assign(tensors, 1, shares, Cut::bundle);
             const tree::BroadcastArgs args{
@@ -34,16 +46,15 @@ inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite
                 .scratch = {},
                 .segment_bytes = selection::direct_segment_bytes(shares, segment_bytes),
                 .root = root};
-            hierarchical::AllGather all(local, site.ring(), ranks, args);
+            hierarchical::AllGather all(local, wire, ranks, args);
             all.run(Scratch(site.scratch(all.scratch_bytes())));
         });
     blocks.assign(tensors, 1, 1);
-    auto& wire = site.wire();
     tree::broadcast(
         wire, {.blocks = blocks,
                .scratch = site.scratch(tree::broadcast_scratch_bytes(wire, blocks, segment_bytes)),
                .segment_bytes = segment_bytes,
-               .root = site.root()});
+               .root = root});
 };
 
 }  // namespace guozhuang

@@ -5,6 +5,7 @@
 
 #include "collectives/hierarchical/hierarchical_all_gather.hpp"
 #include "collectives/hierarchical/hierarchical_reduce_scatter.hpp"
+#include "collectives/operations/broadcast.hpp"
 #include "support/cases/bundles.hpp"
 #include "support/fakes/host_job.hpp"
 #include "support/oracles/serial_sums.hpp"
@@ -221,6 +222,47 @@ TEST_CASE("hierarchical broadcast gives all ranks the root's bytes, and each hos
                     }
                     CHECK(senders == job.locals.size() - 1);  // the last host passes nothing on
                 }
+}
+
+TEST_CASE("operations by levels take the scratch of few windows, whatever the hosts", "[levels]") {
+    constexpr std::size_t window_bytes = std::size_t{16} << 20, block_bytes = window_bytes;
+    const Memory memory(2 * block_bytes);
+    Memory output(2 * block_bytes);
+    const std::vector<std::span<const std::byte>> inputs(64, std::span(memory).first(block_bytes));
+    const std::vector<std::span<std::byte>> outputs(64, std::span(output).first(block_bytes));
+    // No block lies in one run.
+    std::vector<std::span<std::byte>> tensors;
+    for (std::size_t at = 0; at < output.size(); at += 8192)
+        tensors.push_back(std::span(output).subspan(at, 8191));
+    Blocks gathered;
+    gathered.assign_blocks(outputs);
+    const Job job{{63, 1}};
+    run_job(job, [&](int rank, Group& group) {
+        group.all.set_window_bytes(window_bytes);
+        const hierarchical::RanksByHost ranks(job.locals, rank);
+        const auto need = [&](const Blocks& blocks, int root) {
+            return hierarchical::AllGather(
+                       group.local, group.all, ranks,
+                       {.blocks = blocks, .scratch = {}, .segment_bytes = 16384, .root = root})
+                .scratch_bytes();
+        };
+        const hierarchical::ReduceScatter sum(group.local, group.all, ranks, inputs, 16384);
+        const auto most = 5 * window_bytes / 2;
+        if (need(gathered, -1) > window_bytes / 2 ||
+            need(Blocks(tensors, 1, 63, Cut::bundle), 0) > most || sum.scratch_bytes() > most)
+            throw std::runtime_error("too much scratch");
+    });
+}
+
+TEST_CASE("a broadcast goes from host to host unless the further hops take longer than copies",
+          "[levels]") {
+    constexpr std::size_t mib = std::size_t{1} << 20, window_bytes = 16 * mib;
+    for (const int hosts : {2, 3}) CHECK(are_hosts_chained(1, hosts, window_bytes));
+    CHECK_FALSE(are_hosts_chained(2 * mib - 1, 4, window_bytes));
+    CHECK(are_hosts_chained(2 * mib, 4, window_bytes));
+    CHECK(are_hosts_chained(1 * mib, 4, window_bytes / 2));
+    CHECK_FALSE(are_hosts_chained(2 * mib, 8, window_bytes));
+    CHECK(are_hosts_chained(4 * mib, 8, window_bytes));
 }
 
 }  // namespace

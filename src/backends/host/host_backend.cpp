@@ -126,10 +126,9 @@ public:
 
     std::size_t tensors() const noexcept { return bundle_.entries.size(); }
     SiteTensor tensor(std::size_t i) const { return site_tensor(bundle_.entries[i]); }
-    int root() const noexcept { return bundle_.root; }
-    int ring_root() const {
+    int root() const {
         const auto& order = backend_.grid_.host_by_host();
-        return static_cast<int>(std::ranges::find(order, backend_.wire_.world_rank(root())) -
+        return static_cast<int>(std::ranges::find(order, backend_.wire_.world_rank(bundle_.root)) -
                                 order.begin());
     }
     ReduceOp op() const noexcept { return bundle_.description->op; }
@@ -179,6 +178,7 @@ public:
         backend_.tuner_->group().begin();
         backend_.tuner_->run(bundle_.description->operation, bytes, move);
     }
+    int hosts() const noexcept { return backend_.by_host_.hosts(); }
     bool has_levels() const noexcept { return stages() || policy_.hierarchy; }
     template <class Move>
     void by_levels(std::size_t bytes, const Move& move) {
