@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <exception>
 #include <guozhuang/guozhuang.hpp>
+#include <string>
 #include <vector>
 
 using namespace fashion;
@@ -80,8 +81,9 @@ public:
     Trainer(const Options& options, const Elasticity& elasticity)
         : options_(options), elasticity_(elasticity) {}
 
-    /// Trains from the newest commit to the end. Throws RankDied.
-    void train() {
+    /// Trains from the newest commit to the end; `death` of a rank is why not from the start.
+    /// Throws RankDied.
+    void train(std::string death) {
         auto progress = commit_.restore();
         // The same batch, split over the ranks that are left.
         const auto ranks = static_cast<std::size_t>(gz::size());
@@ -110,6 +112,9 @@ public:
                     clear_gradients();
                 }
                 optimizer.step();
+                if (!death.empty() && gz::rank() == 0)
+                    std::printf("%s: %d ranks go on\n", death.c_str(), gz::size());
+                death.clear();
                 ++progress.steps;
                 progress.samples =
                     std::min(progress.samples + static_cast<std::int64_t>(share * ranks),
@@ -166,13 +171,13 @@ private:
 
 void run(gz::Session& session, const Options& options, const Elasticity& elasticity) {
     Trainer trainer(options, elasticity);
+    std::string death;
     while (true) {
         try {
-            return trainer.train();
-        } catch (const gz::RankDied& death) {
+            return trainer.train(death);
+        } catch (const gz::RankDied& error) {
             session.shrink();
-            if (session.rank() == 0)
-                std::printf("%s: %d ranks go on\n", death.what(), session.size());
+            death = error.what();
         }
     }
 }

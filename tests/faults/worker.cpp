@@ -71,11 +71,32 @@ void step(gz::Session& session, int number) {
 
 using Step = std::function<void(gz::Session&, int number)>;
 
+/// Whether there is another step. There are four, or as many as begin before rank 0 finds the file
+/// FAULTS_OVER. Before each, rank FAULTS_LATE, or all if it is negative, waits FAULTS_PAUSE_MS.
+bool is_next(const gz::Session& session, int number) {
+    const char* const over = std::getenv("FAULTS_OVER");
+    if (over == nullptr) return number < 4;
+    const int late = std::atoi(std::getenv("FAULTS_LATE"));
+    if (late < 0 || late == session.rank()) stay_away(std::atoi(std::getenv("FAULTS_PAUSE_MS")));
+    int is_over = access(over, F_OK) == 0 ? 1 : 0;
+    gz::broadcast(is_over, 0, {.name = "is_over"});
+    return is_over == 0;
+}
+
 /// Steps to the end, or to the error, which pending and later operations also get.
 int repeat(gz::Session& session, const Step& step) {
     float later = 1;
+    double longest = 0, start = now_ms();
     try {
-        for (int i = 0; i < 4; ++i) step(session, i);
+        for (int i = 0; is_next(session, i); ++i) {
+            step(session, i);
+            if (i == 0)
+                say(fmt::format(R"({{"rank": {}, "has_begun": true}})", session.rank()));
+            else
+                longest = std::max(longest, now_ms() - start);
+            start = now_ms();
+        }
+        say(fmt::format(R"({{"rank": {}, "longest_step_ms": {:.3f}}})", session.rank(), longest));
         return 0;
     } catch (const gz::Error& error) {
         say_error(session, "step", error);

@@ -172,21 +172,8 @@ def hosts():
 
     try:
         with support.Hosts([2, 2], PROGRAMS / "guozhuang_cable") as two:
-            agent = f"-launcher rsh -launcher-exec {two.agent}"
-            network, options = {
-                "openmpi4": (f"{support.NETWORK}0/24", f"--mca plm_rsh_agent {two.agent}"),
-                "openmpi5": ("cable", f"--prtemca plm_ssh_agent {two.agent}"),
-                "mpich": ("cable", agent), "impi": ("cable", agent),
-            }[MPI]
-            if "open" in MPI:
-                options += " --mca pml ob1 --bind-to none --mca mpi_yield_when_idle 1"
-
             def run(*program):
-                return Job(two.agent, two.addresses[0], shlex.join(map(str, (
-                    PROGRAMS / "gzrun", "--mpirun", LAUNCHER, "-np", 4, "--interface", network,
-                    "-H", ",".join(f"{address}:2" for address in two.addresses),
-                    "--launcher-options", options, *program,
-                ))))
+                return Job(*two.by_gzrun(MPI, PROGRAMS / "gzrun", LAUNCHER, program))
 
             job = run(PROGRAMS / "gz-info")
             expect_mpi(job)

@@ -4,7 +4,8 @@
     deaths    on this machine, of SHRINKING's ranks
     scenes    and whatever else that offers, and ELASTIC, the example
     hosts     the same deaths on two hosts that only CABLE connects; 77: not permitted
-    cut       on those hosts, whose cable is set down
+    cut       on those hosts, whose cable is set down; then on three, two of which are cut off from
+              each other
     kills     on those hosts ranks are killed from outside, at random times, ROUNDS times
 """
 import os
@@ -67,11 +68,11 @@ def check_hosts(hosts):
 
 
 def start(hosts, scene):
-    """Returns the job, its ranks' pids, and its lines so far."""
+    """Returns the job, the pids of its ranks, and its lines so far."""
     command = hosts.command_of(GZRUN, ["--min-np", "2", "--grace", "10", SHRINKING, scene])
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     pids, lines = {}, []
-    while len(pids) < 4:
+    while len(pids) < sum(hosts.ranks):
         lines.append(job.stdout.readline())
         assert lines[-1], lines
         if found := re.match(r"rank (\d) has pid (\d+)$", lines[-1]):
@@ -99,6 +100,17 @@ def check_cut(hosts):
     said = "".join(lines)
     assert job.returncode == 0, (job.returncode, said)
     assert said.count("shrink: ranks 0,1 cannot be reached and may be alive") == 2, said
+
+
+def check_cut_link(hosts):
+    """Of two ranks that cannot reach each other, one goes on with the third."""
+    job, _, lines = start(hosts, "cut")
+    with job:
+        hosts.lose(1, 2, 100)
+        lines += job.stdout
+    said = "".join(lines)
+    assert job.returncode == 0 and all(line + "\n" in lines for line in through(2)), said
+    assert len(re.findall("shrink: other ranks cannot reach this one, rank [12],", said)) == 1, said
 
 
 def kill_and_watch(hosts, seed):
@@ -134,7 +146,11 @@ def main():
 
     try:
         with support.Hosts([2, 2], CABLE) as hosts:
-            return {"hosts": check_hosts, "cut": check_cut, "kills": check_kills}[PART](hosts)
+            {"hosts": check_hosts, "cut": check_cut, "kills": check_kills}[PART](hosts)
+        if PART == "cut":
+            with support.Hosts([1, 1, 1], CABLE) as hosts:
+                check_cut_link(hosts)
+        return 0
     except support.Missing as why:
         return support.fail_or_skip(str(why))
 

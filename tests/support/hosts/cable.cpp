@@ -7,10 +7,12 @@
 // RATE: bits per second of each cable and direction, 0 for no limit. DELAY: milliseconds from one
 // host to another. LOSS: percent of the packets, at random. PROTOCOL: the number in the IP header
 // of packets that a firewall drops, 17 for UDP, -1 for none. FD: the device of host 0, whose
-// address ends with 1, then of host 1, and so on. Ends with the standard input.
+// address ends with 1, then of host 1, and so on. A line "0 2 100" of the standard input sets the
+// loss between hosts 0 and 2, here to all packets. Ends with the standard input.
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
 #include <map>
@@ -18,6 +20,7 @@
 #include <poll.h>
 #include <random>
 #include <span>
+#include <string>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <utility>
@@ -38,10 +41,10 @@ class Network {
 public:
     Network(double bits_per_second, Seconds delay, double loss, int refused,
             const std::vector<int>& devices)
-        : bits_per_second_(bits_per_second), delay_(delay), loss_(loss), refused_(refused) {
+        : bits_per_second_(bits_per_second), delay_(delay), refused_(refused) {
         for (const int device : devices) {
             fcntl(device, F_SETFL, O_NONBLOCK);
-            hosts_.push_back({.device = device});
+            hosts_.push_back({.device = device, .losses = std::vector(devices.size(), loss)});
         }
     }
 
@@ -65,11 +68,12 @@ public:
 private:
     struct Host {
         int device;
+        std::vector<double> losses;                      ///< share of the packets to each host
         Clock::time_point up_free = {}, down_free = {};  ///< when its cable has sent all so far
     };
 
     /// For packets, or until one is due. False at the end of the standard input.
-    bool wait() const {
+    bool wait() {
         std::vector<pollfd> polled{{STDIN_FILENO, POLLIN, 0}};
         for (const auto& host : hosts_) polled.push_back({host.device, POLLIN, 0});
         std::chrono::nanoseconds left = std::chrono::seconds(1);
@@ -77,8 +81,21 @@ private:
             left = std::max(packets_.begin()->first - Clock::now(), std::chrono::nanoseconds(0));
         const timespec limit{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
         ppoll(polled.data(), polled.size(), &limit, nullptr);
-        std::byte ignored{};
-        return polled.front().revents == 0 || read(STDIN_FILENO, &ignored, 1) > 0;
+        return polled.front().revents == 0 || read_command();
+    }
+
+    /// A piece of the standard input. False at its end.
+    bool read_command() {
+        char next = 0;
+        if (read(STDIN_FILENO, &next, 1) <= 0) return false;
+        command_ += next;
+        if (next != '\n') return true;
+        std::size_t one = 0, other = 0;
+        double percent = 0;
+        if (std::sscanf(command_.c_str(), "%zu %zu %lf", &one, &other, &percent) == 3)
+            hosts_.at(one).losses.at(other) = hosts_.at(other).losses.at(one) = percent / 100;
+        command_.clear();
+        return true;
     }
 
     /// Some at a time, so that those that are due are not late.
@@ -99,9 +116,10 @@ private:
         return host < hosts_.size() ? std::optional(host) : std::nullopt;
     }
 
-    bool is_dropped(std::span<const std::byte> packet) {
+    bool is_dropped(std::span<const std::byte> packet, double loss) {
         constexpr std::size_t protocol = 9;
-        return std::to_integer<int>(packet[protocol]) == refused_ || loss_(random_);
+        return std::to_integer<int>(packet[protocol]) == refused_ ||
+               std::bernoulli_distribution(loss)(random_);
     }
 
     Clock::duration transfer_of(std::size_t bytes) const {
@@ -114,7 +132,8 @@ private:
     void send(Host& from, std::span<const std::byte> packet) {
         const auto to = receiver_of(packet);
         const auto now = Clock::now();
-        if (!to || is_dropped(packet) || from.up_free > now + longest_queue) return;
+        if (!to || is_dropped(packet, from.losses[*to])) return;
+        if (from.up_free > now + longest_queue) return;
         from.up_free = std::max(from.up_free, now) + transfer_of(packet.size());
         packets_.emplace(from.up_free, Packet{*to, {packet.begin(), packet.end()}});
     }
@@ -134,11 +153,11 @@ private:
 
     const double bits_per_second_;
     const Seconds delay_;
-    std::bernoulli_distribution loss_;
     const int refused_;
     std::minstd_rand random_;  ///< the same numbers in every run
     std::vector<Host> hosts_;
     std::multimap<Clock::time_point, Packet> packets_;  ///< by when they are due
+    std::string command_;  ///< of the standard input, so far
     std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{1} << 16);
 };
 

@@ -176,6 +176,11 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
         self.directory.cleanup()
 
+    def lose(self, one, other, percent):
+        """From now on so many of the packets between two hosts, by number; 100 cuts the link."""
+        self.cable.stdin.write(f"{one} {other} {percent}\n".encode())
+        self.cable.stdin.flush()
+
     def sent(self):
         """The packets and bytes that each host has sent."""
         for name in self.names:
@@ -202,6 +207,8 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
 
     def command_of(self, mpirun, command):
         """Runs it on all ranks. `mpirun` may be gzrun; the command begins with further options."""
+        if Path(mpirun).name == "gzrun":
+            return self.by_gzrun("openmpi4", mpirun, "mpirun", command)
         networks = f"{NETWORK}0/24"
         hosts = ",".join(map("{}:{}".format, self.addresses, self.ranks))
         options = [
@@ -209,15 +216,29 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
             "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
         ]
         ranks = ["-np", str(sum(self.ranks))]
-        if Path(mpirun).name == "gzrun":
-            given = ["--interface", networks, "-H", hosts, "--launcher-options", " ".join(options)]
-        else:
-            given = [
-                *options, "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", networks,
-                "--mca", "oob_tcp_if_include", networks, "--host", hosts, "--oversubscribe",
-            ]
+        given = [
+            *options, "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", networks,
+            "--mca", "oob_tcp_if_include", networks, "--host", hosts, "--oversubscribe",
+        ]
         job = shlex.join([mpirun, *ranks, *given, *command])
         return [str(self.agent), self.addresses[0], job]
+
+    def by_gzrun(self, mpi, gzrun, launcher, command):
+        """Runs it on all ranks, under an MPI by its name in tests/mpis. The command begins with
+        further options of gzrun."""
+        agent = f"-launcher rsh -launcher-exec {self.agent}"
+        network, options = {
+            "openmpi4": (f"{NETWORK}0/24", f"--mca plm_rsh_agent {self.agent}"),
+            "openmpi5": ("cable", f"--prtemca plm_ssh_agent {self.agent}"),
+            "mpich": ("cable", agent), "impi": ("cable", agent),
+        }[mpi]
+        if "open" in mpi:
+            options += " --mca pml ob1 --bind-to none --mca mpi_yield_when_idle 1"
+        hosts = ",".join(map("{}:{}".format, self.addresses, self.ranks))
+        return [str(self.agent), self.addresses[0], shlex.join(map(str, (
+            gzrun, "--mpirun", launcher, "-np", sum(self.ranks), "--interface", network,
+            "-H", hosts, "--launcher-options", options, *command,
+        )))]
 
     def run(self, mpirun, command):
         """Returns how it has ended."""
