@@ -80,6 +80,9 @@ StallReport::StallReport(const Stalled& stalled, bool decided, SetSnapshot& set_
         else if (is_needed(*status))
             (status->is_crowded && !status->is_stopped ? unseen_ : missing_).push_back(rank);
     }
+    // A rank that runs may have done its part of an operation that is under way.
+    if (decided_ && (has_stopped() || has_unseen()))
+        std::erase_if(missing_, [&](int rank) { return !set_snapshot.at(rank)->is_stopped; });
 }
 
 bool StallReport::waits_too(const trace::RankStatus& status) const {
@@ -108,13 +111,15 @@ bool StallReport::is_needed(const trace::RankStatus& status) const {
     return is(Request::Kind::closing) || !has_joined(status);
 }
 
-bool StallReport::has_stopped() const {
-    return std::ranges::any_of(missing_,
-                               [this](int rank) { return set_snapshot_.at(rank)->is_stopped; });
+std::optional<int> StallReport::stopped() const {
+    const auto found = std::ranges::find_if(
+        missing_, [this](int rank) { return set_snapshot_.at(rank)->is_stopped; });
+    return found == missing_.end() ? std::nullopt : std::optional(*found);
 }
 
 int StallReport::culprit() const {
-    for (const auto* ranks : {&missing_, &silent_, &unseen_})
+    if (const auto rank = stopped()) return *rank;
+    for (const auto* ranks : {&silent_, &missing_, &unseen_})
         if (!ranks->empty()) return ranks->front();
     return set_snapshot_.rank();
 }

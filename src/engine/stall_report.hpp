@@ -46,9 +46,9 @@ public:
     bool has_culprits() const { return !missing_.empty() || has_unseen(); }
     /// Whether there are ranks that this rank cannot see.
     bool has_unseen() const { return !unseen_.empty() || !silent_.empty(); }
-    bool has_stopped() const;
-    /// The first world rank that is known to hold it up; otherwise the first that cannot be seen,
-    /// or this rank.
+    bool has_stopped() const { return stopped().has_value(); }
+    /// A world rank that is stopped, or does not answer: others may not know of an operation that
+    /// is over because of it. Otherwise one that is missing, or cannot be seen, or this rank.
     int culprit() const;
     /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted
     /// allreduce 'grad6')".
@@ -62,6 +62,7 @@ private:
     bool waits_too(const trace::RankStatus& status) const;
     bool is_needed(const trace::RankStatus& status) const;
     std::string culprits() const;
+    std::optional<int> stopped() const;  ///< the first that is missing
     std::string nearest(const std::vector<trace::Note::Content>& waiting) const;
 
     const Stalled& stalled_;

@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "engine/stall_watch.hpp"
+#include "engine/stall_report.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -50,7 +50,45 @@ void wait_for(const Warnings& warnings, const std::string& pattern) {
     while (!warnings.have(pattern)) std::this_thread::yield();
 }
 
+/// Shows rank 2 two ranks that wait for nothing: rank 0 runs, rank 1 is stopped or out of sight.
+class Seen final : public engine::JobControl {
+public:
+    explicit Seen(std::optional<trace::RankStatus> of_rank_1) : of_rank_1_(std::move(of_rank_1)) {}
+    void abort(const base::AbortCause&) noexcept override {}
+    std::optional<trace::RankStatus> look_at(int rank) override {
+        if (rank == 1) return of_rank_1_;
+        return trace::RankStatus{.process = "pid 7, sleeping", .doing = "before"};
+    }
+    bool abandon() noexcept override { return true; }
+
+private:
+    std::optional<trace::RankStatus> of_rank_1_;
+};
+
 }  // namespace
+
+TEST_CASE("a rank that may have done its part of an operation is not accused beside others") {
+    for (const auto& [status, words] :
+         {std::pair(std::optional<trace::RankStatus>(), "whether rank 1 has submitted it cannot"),
+          std::pair(std::optional(trace::RankStatus{}), "; rank 1 does not answer"),
+          std::pair(std::optional(trace::RankStatus{
+                        .process = "pid 8, stopped", .is_stopped = true, .doing = "before"}),
+                    "; rank 1 does not come forward (pid 8, stopped; before)")}) {
+        Seen seen(status);
+        const protocol::GroupRanks world;
+        engine::SetSnapshot snapshot(world, 3, 2, seen);
+        const engine::Stalled stalled{.pending = std::make_shared<engine::Pending>(
+                                          engine::Request{.name = protocol::Name("rows")}, nullptr),
+                                      .age = 2s,
+                                      .limit = 1s};
+        const engine::StallReport under_way(stalled, true, snapshot),
+            open(stalled, false, snapshot);
+        CHECK(under_way.culprit() == 1);
+        CHECK(under_way.text().find("rank 0") == std::string::npos);
+        CHECK(under_way.text().find(words) != std::string::npos);
+        CHECK(open.culprit() == (status ? 1 : 0));  // rank 2 may hear of nothing because of rank 1
+    }
+}
 
 TEST_CASE("a warning names who waits, who is missing and what it is doing") {
     const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.05");
