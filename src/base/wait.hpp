@@ -213,10 +213,20 @@ private:
 
 /// Waits until `ready()`: looks, spins, then sleeps between looks. `ready` may throw.
 template <class Ready>
-void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
-                Deadline deadline = no_deadline) {
+void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready) {
+    WaitLoop wait_loop(bell, settings);
+    while (!ready()) wait_loop.pause();
+}
+
+/// The same; returns false at the deadline, so that the caller says what it has waited for.
+template <class Ready>
+[[nodiscard]] bool wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
+                              Deadline deadline) try {
     WaitLoop wait_loop(bell, settings, deadline);
     while (!ready()) wait_loop.pause();
+    return true;
+} catch (const DeadlinePassed&) {
+    return false;
 }
 
 /// Waits until one of the files is ready (see poll(2)); false if the limit passes first. For

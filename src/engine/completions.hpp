@@ -42,12 +42,7 @@ public:
     /// Waits until `ended()`, looking whenever something completes; false at the deadline.
     template <class Ended>
     bool wait_until(Ended&& ended, base::Deadline deadline) noexcept {
-        try {
-            base::wait_until(bell_, settings_, ended, deadline);
-            return true;
-        } catch (const Error&) {  // DeadlinePassed: this bell is never aborted
-            return ended();
-        }
+        return base::wait_until(bell_, settings_, ended, deadline) || ended();
     }
 
 private:

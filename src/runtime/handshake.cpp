@@ -52,7 +52,7 @@ base::Config adopt(base::Config own, std::span<const std::string> values) {
         if (value == values.end() || !row.parse(own, *value))
             throw Error(ErrorCode::wire,
                         fmt::format("init: what rank 0 says of {} makes no sense", row.name),
-                        {.operation = "init", .ranks = {0}});
+                        {.operation = "init"});
         ++value;
     }
     return own;
@@ -145,19 +145,22 @@ public:
     }
 
     void flush() {
-        base::wait_until(
-            transport_.doorbell(), transport_.wait_settings(), [&] { return channel_.flushed(); },
-            deadline_);
+        if (!base::wait_until(
+                transport_.doorbell(), transport_.wait_settings(),
+                [&] { return channel_.flushed(); }, deadline_))
+            throw Error(ErrorCode::timeout,
+                        fmt::format("init: {} took no message for {} minutes",
+                                    transport_.rank() == 0 ? "another rank" : "rank 0",
+                                    time_to_hear.count()),
+                        {.operation = "init"});
     }
 
 private:
     engine::Control::Message next(const std::vector<Facts>& so_far) {
         std::optional<engine::Control::Message> message;
-        try {
-            base::wait_until(
+        if (!base::wait_until(
                 transport_.doorbell(), transport_.wait_settings(),
-                [&] { return (message = channel_.poll()).has_value(); }, deadline_);
-        } catch (const base::DeadlinePassed&) {
+                [&] { return (message = channel_.poll()).has_value(); }, deadline_)) {
             std::vector<int> missing{0};
             if (!so_far.empty()) missing.clear();
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)

@@ -81,8 +81,8 @@ public:
         };
     }
     std::vector<Ended> wait_for(std::size_t count) {
-        base::wait_until(
-            bell_, {}, [&] { return so_far().size() >= count; }, base::Clock::now() + 20s);
+        CHECK(base::wait_until(
+            bell_, {}, [&] { return so_far().size() >= count; }, base::Clock::now() + 20s));
         return so_far();
     }
     std::vector<Ended> so_far() {

@@ -141,11 +141,9 @@ void PeerArenas::require_written(std::span<const std::uint64_t> tokens) {
 /// Nothing rings when a device is done, so the pauses are short.
 void PeerArenas::wait_until_done() {
     const auto done = stream_->record();
-    try {
-        base::wait_until(
+    if (!base::wait_until(
             deps_.doorbell, base::settings_for_words(deps_.wait), [&] { return done->done(); },
-            base::Clock::now() + most_time_to_try);
-    } catch (const base::DeadlinePassed&) {
+            base::Clock::now() + most_time_to_try)) {
         words_.release(0);
         throw Error(ErrorCode::unavailable,
                     fmt::format("the device has not come to it within {} s",
@@ -171,10 +169,9 @@ bool PeerArenas::is_tried_out() noexcept try {
     if (!stream_) return true;
     const auto done = stream_->record();
     base::Doorbell of_nobody;
-    base::wait_until(
+    return base::wait_until(
         of_nobody, base::settings_for_words(deps_.wait), [&] { return done->done(); },
         base::Clock::now() + most_time_to_close);
-    return true;
 } catch (const Error&) {
     return false;
 }
@@ -183,10 +180,9 @@ bool PeerArenas::have_all_closed() noexcept {
     const auto all = static_cast<std::uint32_t>(ranks());
     ++words_.have_closed();
     try {
-        base::wait_until(
+        return base::wait_until(
             deps_.doorbell, base::settings_for_words(deps_.wait),
             [&] { return words_.have_closed() == all; }, base::Clock::now() + most_time_to_close);
-        return true;
     } catch (const Error&) {
         return false;
     }

@@ -131,12 +131,9 @@ void WatchedCommunicator::look() {
     }
 }
 
-bool WatchedCommunicator::ends_within(std::chrono::milliseconds limit) try {
-    base::wait_until(
+bool WatchedCommunicator::ends_within(std::chrono::milliseconds limit) {
+    return base::wait_until(
         bell_, for_looks, [&] { return released_ || stopped_; }, base::Clock::now() + limit);
-    return true;
-} catch (const base::DeadlinePassed&) {
-    return false;
 }
 
 /// Null if there is none.
@@ -164,9 +161,10 @@ void WatchedCommunicator::end() noexcept {
 void WatchedCommunicator::end_together() try {
     auto& communicator = *communicator_;
     communicator.finalize();
-    base::wait_until(
-        bell_, for_the_end, [&] { return communicator.is_ready() || released_; },
-        base::Clock::now() + most_time_together);
+    if (!base::wait_until(
+            bell_, for_the_end, [&] { return communicator.is_ready() || released_; },
+            base::Clock::now() + most_time_together))
+        base::log(LogLevel::debug, "a communicator of NCCL's ends alone");
 } catch (const Error& error) {
     base::log(LogLevel::debug, "a communicator of NCCL's ends alone: {}", error.what());
 }

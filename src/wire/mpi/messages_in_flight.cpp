@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <set>
 
 #include "wire/mpi/mpi_library.hpp"
 
@@ -112,17 +113,17 @@ bool MessagesInFlight::cancel() noexcept {
     return none_at_mpi();
 }
 
-bool MessagesInFlight::all_have_arrived(std::span<const int> senders) {
-    bool all = true;
+std::vector<int> MessagesInFlight::begun_by(std::span<const int> senders) {
+    std::set<int> ranks;
     for (std::size_t i = 0; i < requests_.size(); ++i) {
         const auto& side = table_.at(fragments_[i].index).side;
         int done = 1;
         if (side.receives && std::ranges::binary_search(senders, side.peer))
             MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
-        all &= done != 0;
+        if (done == 0) ranks.insert(side.peer);
     }
     drop_completed();
-    return all;
+    return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace guozhuang::wire::mpi

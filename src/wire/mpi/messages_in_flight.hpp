@@ -48,9 +48,9 @@ public:
     /// Gives up all messages: cancels the receives that have not begun, and forgets the others.
     /// Returns none_at_mpi(). Allocates nothing.
     bool cancel() noexcept;
-    /// After cancel(): whether MPI has ended all receives from these ranks (ascending), which it
-    /// could not cancel because they had begun.
-    bool all_have_arrived(std::span<const int> senders);
+    /// After cancel(): those of these ranks (ascending) from which receives have begun, so that MPI
+    /// could not cancel them, and have not ended.
+    std::vector<int> begun_by(std::span<const int> senders);
     /// Whether MPI uses no memory of messages.
     bool none_at_mpi() const noexcept { return requests_.empty(); }
 

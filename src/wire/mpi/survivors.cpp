@@ -53,12 +53,13 @@ public:
     RollCall(const RollCall&) = delete;
     RollCall& operator=(const RollCall&) = delete;
 
-    /// Returns whether all that are left know the same.
+    /// Returns whether all that are left know the same, or have left this rank out.
     bool is_over() {
         for (const auto& process : watched_by(host_)) learn(process.rank, fate_of(host_, process));
         while (receive()) continue;
         if (sent_->empty() || sent_->back().first != fates_) send();
-        return missing().empty();
+        const auto self = static_cast<std::size_t>(host_.topology.rank);
+        return missing().empty() || fates_[self] != Fate::alive;
     }
 
     /// The ranks that are left and have not said the same as this one.
@@ -89,22 +90,28 @@ private:
         known = std::max(known, fate);
     }
 
+    /// If two ranks cannot reach each other, the one that is heard first stays: the other is not
+    /// asked who else cannot be reached.
     bool receive() {
         const auto message = inbox_.poll_each(world_, tag_, host_.topology.size());
         if (!message) return false;
+        const auto from = static_cast<std::size_t>(message->from);
+        const bool is_reachable = fates_[from] != Fate::unreachable;
         Fates theirs;
         for (std::size_t rank = 0; rank < std::min(fates_.size(), message->bytes.size()); ++rank) {
             theirs.push_back(static_cast<Fate>(message->bytes[rank]));
-            learn(static_cast<int>(rank), theirs.back());
+            if (is_reachable || theirs.back() == Fate::gone)
+                learn(static_cast<int>(rank), theirs.back());
         }
-        heard_[static_cast<std::size_t>(message->from)] = std::move(theirs);
+        heard_[from] = std::move(theirs);
         return true;
     }
 
     void send() {
         auto& [fates, requests] = sent_->emplace_back(fates_, std::vector<MPI_Request>());
-        for (const int rank : ranks_of(Fate::alive))
-            if (rank != host_.topology.rank)  // fails if the rank has died, which will be seen
+        for (int rank = 0; std::cmp_less(rank, fates.size()); ++rank)
+            if (rank != host_.topology.rank && fates[static_cast<std::size_t>(rank)] != Fate::gone)
+                // Fails if the rank has died, which will be seen.
                 MPI_Isend(fates.data(), static_cast<int>(fates.size()), MPI_BYTE, rank, tag_,
                           world_, &requests.emplace_back(MPI_REQUEST_NULL));
     }
@@ -121,7 +128,13 @@ private:
 void check_survivors(const RollCall& roll, const Host& host, MessagesInFlight& in_flight) {
     const auto left = roll.ranks_of(Fate::alive);
     const auto unreachable = roll.ranks_of(Fate::unreachable);
-    if (!in_flight.all_have_arrived(unreachable))
+    if (!std::ranges::binary_search(left, host.topology.rank))
+        throw Error(ErrorCode::unavailable,
+                    fmt::format("shrink: other ranks cannot reach this one, rank {}, and may go on "
+                                "without it",
+                                host.topology.rank),
+                    {.operation = "shrink", .ranks = {host.topology.rank}});
+    if (!in_flight.begun_by(unreachable).empty())
         throw Error(ErrorCode::wire,
                     fmt::format("shrink: {} cannot be reached, and a message from there has begun: "
                                 "MPI could still write to the program's memory",
@@ -140,10 +153,9 @@ std::vector<int> agree(MPI_Comm world, Host& host, MessagesInFlight& in_flight, 
                        base::Deadline deadline) {
     RollCall roll(world, host, tag);
     base::Doorbell bell;  // the rank's own is aborted
-    try {
-        base::wait_until(
-            bell, {.spin = std::chrono::microseconds(0)}, [&] { return roll.is_over(); }, deadline);
-    } catch (const base::DeadlinePassed&) {
+    if (!base::wait_until(
+            bell, {.spin = std::chrono::microseconds(0)}, [&] { return roll.is_over(); },
+            deadline)) {
         const auto missing = roll.missing();
         throw Error(
             ErrorCode::timeout,
@@ -200,8 +212,13 @@ MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight&
         [&](const Monitor::End& end) { return end_inside_mpi(end, "shrink", host.hosts > 1); },
         LogLevel::debug);
     base::Doorbell bell;
-    base::wait_until(
-        bell, {}, [&] { return in_flight.all_have_arrived(ranks); }, deadline);
+    std::vector<int> begun;
+    if (!base::wait_until(
+            bell, {}, [&] { return (begun = in_flight.begun_by(ranks)).empty(); }, deadline))
+        throw Error(ErrorCode::timeout,
+                    fmt::format("shrink: a message of {} has begun and does not end",
+                                base::list_ranks(begun)),
+                    {.operation = "shrink", .ranks = begun});
     return make_communicator(world, ranks, encode(survivors_tag, largest_tag()));
 }
 
