@@ -229,9 +229,6 @@ void run(int argc, char** argv) {
     gz::SessionOptions options{.time_to_shrink = scene == "stopped" ? 2s : 30s};
     if (scene == "unwanted") options = {};
     gz::Session session(&argc, &argv, options);
-    if (scene == "slow" || scene == "cut")
-        std::printf("rank %d has pid %d\n", session.rank(), getpid());
-    std::fflush(stdout);
     const std::map<std::string, std::function<void(gz::Session&)>> scenes{
         {"steps", [&](auto& each) { Training(each, 0, deaths_in(detail)).run(); }},
         {"slow", [](auto& each) { Training(each, 200, {}).run(); }},
@@ -244,6 +241,9 @@ void run(int argc, char** argv) {
         {"unwanted", unwanted},
     };
     check_sum(session);  // all have made their session
+    if (scene == "slow" || scene == "cut")
+        std::printf("rank %d has pid %d\n", session.rank(), getpid());
+    std::fflush(stdout);
     scenes.at(scene)(session);
     check(session.rank() == gz::rank() && session.size() == gz::size(), "the default session");
     check_sum(session);

@@ -208,7 +208,7 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
     def command_of(self, mpirun, command):
         """Runs it on all ranks. `mpirun` may be gzrun; the command begins with further options."""
         if Path(mpirun).name == "gzrun":
-            return self.by_gzrun("openmpi4", mpirun, "mpirun", command)
+            return self.by_gzrun("openmpi4", mpirun, None, command)
         networks = f"{NETWORK}0/24"
         hosts = ",".join(map("{}:{}".format, self.addresses, self.ranks))
         options = [
@@ -225,7 +225,7 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
 
     def by_gzrun(self, mpi, gzrun, launcher, command):
         """Runs it on all ranks, under an MPI by its name in tests/mpis. The command begins with
-        further options of gzrun."""
+        further options of gzrun. `launcher`: None leaves it to gzrun or those options."""
         agent = f"-launcher rsh -launcher-exec {self.agent}"
         network, options = {
             "openmpi4": (f"{NETWORK}0/24", f"--mca plm_rsh_agent {self.agent}"),
@@ -236,8 +236,8 @@ exec ip netns exec $host unshare --uts --mount sh -c 'hostname "$0" &&
             options += " --mca pml ob1 --bind-to none --mca mpi_yield_when_idle 1"
         hosts = ",".join(map("{}:{}".format, self.addresses, self.ranks))
         return [str(self.agent), self.addresses[0], shlex.join(map(str, (
-            gzrun, "--mpirun", launcher, "-np", sum(self.ranks), "--interface", network,
-            "-H", hosts, "--launcher-options", options, *command,
+            gzrun, *(["--mpirun", launcher] if launcher else []), "-np", sum(self.ranks),
+            "--interface", network, "-H", hosts, "--launcher-options", options, *command,
         )))]
 
     def run(self, mpirun, command):
