@@ -114,12 +114,13 @@ bool StallReport::is_needed(const trace::RankStatus& status) const {
 std::optional<int> StallReport::stopped() const {
     const auto found = std::ranges::find_if(
         missing_, [this](int rank) { return set_snapshot_.at(rank)->is_stopped; });
-    return found == missing_.end() ? std::nullopt : std::optional(*found);
+    if (found != missing_.end()) return *found;
+    return silent_.empty() ? std::nullopt : std::optional(silent_.front());
 }
 
 int StallReport::culprit() const {
     if (const auto rank = stopped()) return *rank;
-    for (const auto* ranks : {&silent_, &missing_, &unseen_})
+    for (const auto* ranks : {&missing_, &unseen_})
         if (!ranks->empty()) return ranks->front();
     return set_snapshot_.rank();
 }

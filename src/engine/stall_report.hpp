@@ -46,6 +46,7 @@ public:
     bool has_culprits() const { return !missing_.empty() || has_unseen(); }
     /// Whether there are ranks that this rank cannot see.
     bool has_unseen() const { return !unseen_.empty() || !silent_.empty(); }
+    /// Whether some rank is stopped, or does not answer.
     bool has_stopped() const { return stopped().has_value(); }
     /// A world rank that is stopped, or does not answer: others may not know of an operation that
     /// is over because of it. Otherwise one that is missing, or cannot be seen, or this rank.
@@ -62,7 +63,7 @@ private:
     bool waits_too(const trace::RankStatus& status) const;
     bool is_needed(const trace::RankStatus& status) const;
     std::string culprits() const;
-    std::optional<int> stopped() const;  ///< the first that is missing
+    std::optional<int> stopped() const;  ///< the first, or one that does not answer
     std::string nearest(const std::vector<trace::Note::Content>& waiting) const;
 
     const Stalled& stalled_;

@@ -39,8 +39,8 @@ void StallReporter::look(Requests pending,
 /// Returns whether there is something to warn of; warns unless enough has been said at this look.
 /// Leaves an operation to the next look if other hosts have yet to answer. Aborts the job for an
 /// operation at its limit if some rank has not submitted it, is stopped, or cannot be seen from
-/// here. A join may take as long as other ranks have data, so only a stopped
-/// rank counts for it; the closing has no limit.
+/// here. A join may take as long as other ranks have data, so only a rank that is
+/// stopped or does not answer counts for it; the closing has no limit.
 bool StallReporter::report(const Stalled& stalled, const Progress& progress,
                            SetSnapshot& set_snapshot, std::size_t said) {
     const auto& request = stalled.pending->request();

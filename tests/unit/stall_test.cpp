@@ -84,6 +84,7 @@ TEST_CASE("a rank that may have done its part of an operation is not accused bes
         const engine::StallReport under_way(stalled, true, snapshot),
             open(stalled, false, snapshot);
         CHECK(under_way.culprit() == 1);
+        CHECK(under_way.has_stopped() == status.has_value());  // alone ends a join at its limit
         CHECK(under_way.text().find("rank 0") == std::string::npos);
         CHECK(under_way.text().find(words) != std::string::npos);
         CHECK(open.culprit() == (status ? 1 : 0));  // rank 2 may hear of nothing because of rank 1
