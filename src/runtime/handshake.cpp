@@ -52,7 +52,7 @@ base::Config adopt(base::Config own, std::span<const std::string> values) {
         if (value == values.end() || !row.parse(own, *value))
             throw Error(ErrorCode::wire,
                         fmt::format("init: what rank 0 says of {} makes no sense", row.name),
-                        {.operation = "init"});
+                        {.operation = "init", .ranks = {0}});
         ++value;
     }
     return own;
