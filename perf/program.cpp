@@ -152,6 +152,11 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
                     "this many busy threads on each host, as of another program; also shows means, "
                     "and a hop through pipes")
         ->check(CLI::Range(0, 1024));
+    auto* const back_to_back =
+        command.add_flag("--back-to-back", sweep.back_to_back,
+                         "time rounds of operations without a barrier before each operation");
+    for (const auto* other : {"--beside", "--check"})
+        if (auto* const option = command.get_option_no_throw(other)) back_to_back->excludes(option);
     add_watch(command, sweep.watch);
     add_baselines(command, sweep.baselines, request.baselines);
     add_example(

@@ -52,6 +52,8 @@ Baselines make_baselines(const MpiJob& job, std::span<const BaselineKind* const>
 /// MPI's own collectives, in memory of the host. They lack f16, bf16 and average reductions, and
 /// counts beyond int.
 std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob& job, const TensorDevice* device);
+/// The same with Open MPI's ring for every allreduce.
+std::unique_ptr<Baseline> make_mpi_ring_baseline(const MpiJob& job, const TensorDevice* device);
 
 /// Staging by hand, where MPI knows nothing of devices: copies to pinned memory, waits, calls MPI,
 /// copies back and waits. Without a device it is make_host_staged_baseline().

@@ -1,5 +1,6 @@
 """What the tables of reports are made with."""
 import statistics
+import sys
 
 
 def select(rows, **keys):
@@ -30,3 +31,11 @@ def table(heads, lines):
     for line in lines:
         yield "| " + " | ".join(line) + " |"
     yield ""
+
+
+def put_into(page, text, marks):
+    before, begin, rest = page.read_text().partition(marks[0])
+    old, end, after = rest.partition(marks[1])
+    if not begin or not end:
+        sys.exit(f"{page} lacks the lines that the tables go between:\n{marks[0]}\n{marks[1]}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")

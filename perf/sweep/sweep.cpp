@@ -17,6 +17,7 @@ namespace {
 
 struct Figures {
     double p50_us = 0;
+    double min_us = 0;
     double p99_us = 0;
     double mean_us = 0;
     double algbw = 0;  // GB/s
@@ -63,13 +64,22 @@ public:
     void measure(const SweepOptions& options) {
         for (auto& lane : lanes_) lane.seconds.clear();
         hop_seconds_.clear();
-        const Schedule schedule = Schedule::of(options.iterations.value_or(affordable(options)));
+        back_to_back_ = options.back_to_back;
+        for (auto& lane : lanes_) once(lane);  // not timed
+        const Schedule schedule =
+            Schedule::of(options.iterations ? *options.iterations : affordable(options));
         for (std::size_t round = 0; round < schedule.rounds; ++round) {
             for (auto& lane : lanes_) {
-                if (pipes_ != nullptr) job_.align();
+                if (!is_aligned()) job_.align();
                 for (std::size_t i = 0; i < schedule.warm_up; ++i) once(lane);
-                for (std::size_t i = 0; i < schedule.iterations; ++i)
-                    lane.seconds.push_back(once(lane));
+                const auto start = Clock::now();
+                for (std::size_t i = 0; i < schedule.iterations; ++i) {
+                    const double seconds = once(lane);
+                    if (!back_to_back_) lane.seconds.push_back(seconds);
+                }
+                if (back_to_back_)
+                    lane.seconds.push_back(seconds_since(start) /
+                                           static_cast<double>(schedule.iterations));
             }
             if (pipes_ != nullptr) measure_hops(schedule.iterations);
         }
@@ -83,8 +93,9 @@ public:
             const double p50 = quantile(seconds, 0.5);
             const double algbw = static_cast<double>(test_.bytes()) / p50 / 1e9;
             const double busbw = algbw * bus_factor(test_.collective, test_.ranks);
-            all.push_back({p50 * 1e6, quantile(seconds, 0.99) * 1e6, mean(seconds) * 1e6, algbw,
-                           busbw, errors_of(lane)});
+            all.push_back({p50 * 1e6, std::ranges::min(seconds) * 1e6,
+                           quantile(seconds, 0.99) * 1e6, mean(seconds) * 1e6, algbw, busbw,
+                           errors_of(lane)});
         }
         return all;
     }
@@ -104,10 +115,11 @@ private:
         std::uint64_t errors;
     };
 
-    /// How many iterations of each series fit into the budget, found by trial; the first run of
-    /// each does not count.
+    /// Whether a barrier precedes each operation.
+    bool is_aligned() const noexcept { return pipes_ == nullptr && !back_to_back_; }
+
+    /// How many iterations of each series fit into the budget, found by trial.
     std::size_t affordable(const SweepOptions& options) {
-        for (auto& lane : lanes_) once(lane);
         const auto start = Clock::now();
         for (auto& lane : lanes_) once(lane);
         const double fit = std::floor(options.seconds / std::max(seconds_since(start), 1e-9));
@@ -137,7 +149,7 @@ private:
                 fill_input(test_, *pattern_, input, first);
             });
         lane.series->prepare();
-        if (pipes_ == nullptr) job_.align();
+        if (is_aligned()) job_.align();
         const auto start = Clock::now();
         lane.series->run();
         const double seconds = seconds_since(start);
@@ -156,6 +168,7 @@ private:
     const Pattern* pattern_;
     const TensorDevice* device_;
     PipeRing* pipes_ = nullptr;
+    bool back_to_back_ = false;
     std::vector<Lane> lanes_;
     std::vector<double> hop_seconds_;
     std::size_t operations_ = 0;
@@ -235,10 +248,12 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
               {"algorithm", series == "guozhuang" ? options.algorithm : series},
               {"memory", name_of(options.memory)},
               {"p50_us", figures.p50_us},
+              {"min_us", figures.min_us},
               {"p99_us", figures.p99_us},
               {"algbw_GBps", figures.algbw},
               {"busbw_GBps", figures.busbw},
               {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
+    if (options.back_to_back) line["back_to_back"] = true;
     if (options.beside) {
         line["beside"] = *options.beside;
         line["mean_us"] = figures.mean_us;

@@ -29,6 +29,7 @@ struct SweepOptions {
     /// Iterations of each series; empty: as many as fit into the budget.
     std::optional<std::size_t> iterations;
     std::optional<int> beside = {};  ///< busy threads of another program on each host
+    bool back_to_back = false;       ///< only the first operation of a round follows a barrier
     bool watch =
         false;  ///< measures a size again that others disturbed, and says how much they did
     double seconds = 2;  ///< budget of one size, all series together
@@ -46,8 +47,12 @@ struct SweepOptions {
 /// lose their cores in it; medians and means are shown, and those of a hop through pipes, measured
 /// in the same turns.
 ///
-/// An iteration takes as long as its slowest rank. The series alternate in small rounds and share
-/// their buffers, so a disturbance hits all of them.
+/// Back to back, operations follow each other, too: a round is timed as a whole, and each of its
+/// operations counts for an even part. An operation behind a barrier takes longer between hosts,
+/// because MPI's barrier lets one rank leave half a round trip before another.
+///
+/// Otherwise an iteration takes as long as its slowest rank. The series alternate in small rounds
+/// and share their buffers, so a disturbance hits all of them.
 std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -12,8 +12,8 @@ from pathlib import Path
 KEYS = {
     "run": "kind version mpi host ranks flag_round_trip_us settings",
     "sweep": (
-        "kind collective series ranks bytes count dtype op algorithm memory p50_us p99_us "
-        "algbw_GBps busbw_GBps errors"
+        "kind collective series ranks bytes count dtype op algorithm memory p50_us min_us "
+        "p99_us algbw_GBps busbw_GBps errors"
     ),
     "replay": (
         "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms "
@@ -25,6 +25,7 @@ KEYS = {
     "unavailable": "kind series ranks reason",
 }
 REPORT = Path(__file__).resolve().parents[2] / "perf/report/report"
+LINKS = REPORT.with_name("links")
 COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 
 
@@ -48,6 +49,8 @@ ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "u64": 8, "none": 0}
 def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
     keys = KEYS[line["kind"]].split()
+    if "back_to_back" in line:
+        keys += ["back_to_back"]
     if line["kind"] == "sweep" and "beside" in line:
         keys += ["beside", "mean_us"]
     if line.get("memory") == "device":
@@ -590,6 +593,49 @@ def peers_report(command):
         assert row.count("(MPI of this system)") == 3, text  # private, arena, shared
 
 
+def links(command):
+    """./run perf links, in its shortest form: a row for each sum, beside MPI and its ring, and one
+    for 4 bytes behind a barrier and back to back."""
+    with tempfile.TemporaryDirectory() as directory:
+        file, page = Path(directory) / "lines.json", Path(directory) / "page.md"
+        run = subprocess.run(
+            [LINKS, "--program", command[-1], "--quick", "--json", str(file)],
+            stdout=subprocess.PIPE, text=True, timeout=200,
+        )
+        if run.returncode == 77:
+            print(run.stdout)
+            sys.exit(77)
+        assert run.returncode == 0, run
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        marks = ("<!-- links: begin, written by perf/report/links -->", "<!-- links: end -->")
+        page.write_text(f"before\n{marks[0]}\nold\n{marks[1]}\nafter\n")
+        again = subprocess.run(
+            [LINKS, "--from", str(file), "--docs", str(page)],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=60,
+        ).stdout
+        assert page.read_text() == f"before\n{marks[0]}\n{again.strip()}\n{marks[1]}\nafter\n"
+    assert again == run.stdout, (again, run.stdout)
+    assert [(line["bytes"], line["series"], line.get("back_to_back")) for line in lines
+            if line["kind"] == "sweep"] == [
+        *((1 << 20, series, None) for series in ("guozhuang", "mpi", "mpi_ring")),
+        *((4, series, how) for how in (None, True) for series in ("guozhuang", "mpi")),
+    ], lines
+    for line in lines:
+        link, layout = line.pop("link"), line.pop("layout")
+        assert layout == "1+1" and link in ([1e9, 0], [0, 0.5]), (link, layout)
+        if line["kind"] == "sweep":
+            look_at(line)
+            # No sum is faster than its bytes, and 4 bytes take half a round trip at least.
+            assert line["p50_us"] > (8388 if line["bytes"] > 4 else 500), line
+    number, spread = r"[0-9.]+", r"[0-9.]+ [(][0-9.]+-[0-9.]+[)]"
+    for row in (
+        rf"1 Gbit/s, 0 ms [|] 1[+]1 [|] 1M [|] {spread} [|] 8.39 [|] {number}"
+        rf"( [|] {spread} [|] {number}){{2}}",
+        rf"1 ms [|] 1[+]1( [|] {spread} [|] {spread} [|] {number}){{2}}",
+    ):
+        assert len(re.findall(rf"^[|] {row} [|]$", again, re.MULTILINE)) == 1, (row, again)
+
+
 def key_of(line):
     return line.get("set"), line.get("bytes"), line["series"]
 
@@ -734,6 +780,6 @@ def scale(command):
     test.__name__: test
     for test in (
         sweep, replay, advice, staged, cuda, gloo, beside, watch, idle, refusals, algorithms,
-        kernels, budget, scale, report, device_report, peers_lines, peers_report,
+        kernels, budget, scale, report, device_report, peers_lines, peers_report, links,
     )
 }[sys.argv[1]](sys.argv[2:])

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs a command on ranks on several hosts.
 
-    hosts.py [--rate BITS] [--delay MS] [--loss PERCENT] [--no-udp] [--count] [--strangers]
-             CABLE MPIRUN RANKS COMMAND...
+    hosts.py [--rate BITS] [--delay MS] [--loss PERCENT] [--no-udp] [--sysctl NAME=VALUE] [--count]
+             [--strangers] CABLE MPIRUN RANKS COMMAND...
 
 RANKS: how many on each host, "2,2". The hosts are network namespaces of this machine with names and
 a /dev/shm of their own, so that MPI finds several hosts, and no way but TCP from one to the other.
 CABLE (cable.cpp) moves their packets, with a rate in bits per second and a delay from host to host,
-and loses some, or all datagrams. With --count a line says at the end what each host has sent. With
+and loses some, or all datagrams. --sysctl (may be repeated) sets a variable of each host's kernel,
+of those that belong to a network. With --count a line says at the end what each host has sent. With
 --strangers the first address of each host leads to somebody silent.
 
 Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with
@@ -123,10 +124,12 @@ def strangers_on(names):
 class Hosts:
     """They are there within a with statement."""
 
-    def __init__(self, ranks, cable, rate=0, delay=0, loss=0, refused=-1, strangers=False):
+    def __init__(self, ranks, cable, rate=0, delay=0, loss=0, refused=-1, settings=(),
+                 strangers=False):
         self.ranks = ranks
         self.names = [f"gz{os.getpid()}h{host}" for host in range(len(ranks))]
         self.addresses = [f"{NETWORK}{host + 1}" for host in range(len(ranks))]
+        self.settings = settings
         self.command = [cable, *map(str, (rate, delay, loss, refused))]
         self.directory = tempfile.TemporaryDirectory()
         self.cable = None
@@ -164,6 +167,8 @@ class Hosts:
         require("ip", "-n", name, "link", "set", "lo", "up")
         # As long a queue as a cable may have; jumbo frames, which take less time of the machine.
         require("ip", "-n", name, "link", "set", "cable", "up", "mtu", "9000", "txqueuelen", "9999")
+        for setting in self.settings:
+            require("ip", "netns", "exec", name, "sysctl", "--quiet", "--write", setting)
         return device
 
     def tear_down(self):
@@ -255,6 +260,7 @@ def main():
     parser.add_argument("--delay", type=float, default=0)
     parser.add_argument("--loss", type=float, default=0)
     parser.add_argument("--no-udp", dest="refused", action="store_const", const=UDP, default=-1)
+    parser.add_argument("--sysctl", action="append", default=[])
     parser.add_argument("--count", action="store_true")
     parser.add_argument("--strangers", action="store_true")
     parser.add_argument("cable")
@@ -269,7 +275,8 @@ def main():
             print("SKIP: the mpirun is not Open MPI's")
             return SKIPPED
         with Hosts([int(ranks) for ranks in given.ranks.split(",")], given.cable, given.rate,
-                   given.delay, given.loss, given.refused, given.strangers) as hosts:
+                   given.delay, given.loss, given.refused, given.sysctl,
+                   given.strangers) as hosts:
             ended = hosts.run(given.mpirun, given.command)
             for number, (packets, sent) in enumerate(hosts.sent() if given.count else []):
                 print(f"host {number} has sent {packets} packets, {sent} bytes")
