@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fstream>
 #include <guozhuang/info.hpp>
 #include <guozhuang/operations.hpp>
 #include <nlohmann/json.hpp>
@@ -34,6 +35,14 @@ constexpr int most_round_trips = 20, fewest_round_trips = 5, all_round_trips = 4
 constexpr std::size_t first_bytes = std::size_t{256} << 10, most_bytes = std::size_t{8} << 20;
 constexpr double all_transfers_s = 8, longest_transfer_s = 0.1;
 
+/// The bytes that Linux lets a TCP connection have in flight: it sends no more in a round trip.
+std::string tcp_send_buffer() {
+    std::ifstream limits("/proc/sys/net/ipv4/tcp_wmem");
+    std::size_t least = 0, first = 0, most = 0;
+    limits >> least >> first >> most;
+    return limits ? fmt::format("{} KiB at most", most >> 10) : "unknown";
+}
+
 /// Reports every setting in effect but GUOZHUANG_HOST, which differs on purpose, and no transport,
 /// which depends on the number of ranks of the host.
 RankReport own_report(gz::Session& session) {
@@ -47,6 +56,7 @@ RankReport own_report(gz::Session& session) {
         if (section == "topology" && key == "machine") {
             report.facts.emplace_back("kernel", kernel);
             report.facts.emplace_back("machine", value);
+            report.facts.emplace_back("TCP send buffer", tcp_send_buffer());
         }
         if (section == "devices" || (section == "configuration" && key != "GUOZHUANG_HOST"))
             report.facts.emplace_back(key, value);
