@@ -157,7 +157,7 @@ private:
     std::minstd_rand random_;  ///< the same numbers in every run
     std::vector<Host> hosts_;
     std::multimap<Clock::time_point, Packet> packets_;  ///< by when they are due
-    std::string command_;  ///< of the standard input, so far
+    std::string command_;                               ///< of the standard input, so far
     std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{1} << 16);
 };
 
