@@ -53,9 +53,7 @@ public:
           carried_(ranks.carried(first_, args.blocks.count())),
           chunks_(args.blocks.largest_bytes(),
                   std::min(args.segment_bytes, longest_segment_bytes(local, sections_)),
-                  // A link carries 1/hosts of a chunk at a time.
-                  wire.window_bytes() * static_cast<std::size_t>(ranks.hosts()) /
-                      static_cast<std::size_t>(args.blocks.count())),
+                  window_bytes(wire, ranks, args) / static_cast<std::size_t>(args.blocks.count())),
           messages_(chunks_, ranks.hosts() > 1 ? carried_.size() : 0, args.blocks.are_runs()) {}
 
     std::size_t scratch_bytes() const { return messages_.scratch_bytes(); }
@@ -111,6 +109,13 @@ public:
     }
 
 private:
+    /// The bytes of all chunks in flight. A link carries 1/hosts of a chunk at a time, but in a
+    /// broadcast all of one.
+    static std::size_t window_bytes(const W& wire, const RanksByHost& ranks,
+                                    const tree::BroadcastArgs& args) {
+        const int links = args.root < 0 ? ranks.hosts() : std::min(ranks.hosts(), 2);
+        return wire.window_bytes() * static_cast<std::size_t>(links);
+    }
     /// The rank of its host that has a block at the beginning.
     int source(int rank) const { return args_.root < 0 ? rank : args_.root; }
     template <class Visit>

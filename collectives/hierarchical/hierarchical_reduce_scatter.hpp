@@ -50,7 +50,7 @@ public:
           carried_(ranks.carried(ranks.rank(), ranks.ranks())),
           chunks_(direct::largest_bytes(blocks),
                   std::min(segment_bytes, longest_segment_bytes(local, ranks.ranks())),
-                  2 * wire.window_bytes() / this->ranks()),  // at least half of the segments leave
+                  2 * wire.window_bytes() / this->ranks()),  // half of them leave the smallest host
           messages_(chunks_, ranks.hosts() > 1 ? hosts() + carried_.size() - 1 : 0) {}
 
     std::size_t scratch_bytes() const {

@@ -14,13 +14,18 @@
 
 namespace guozhuang {
 
-/// Whether so many bytes reach so many hosts as soon one after the other as down a tree, which has
-/// fewer hops but sends more copies from the root's host. `window_bytes`: what 10 Gbit/s carry in
-/// two hops. The estimate is for a quarter of that speed (docs/decisions/015-hierarchy.md).
-constexpr bool are_hosts_chained(std::size_t bytes, int hosts, std::size_t window_bytes) noexcept {
+/// Whether a chain of the hosts delivers `bytes` at least as early as the binomial tree over all
+/// ranks, which has fewer hops, but sends up to log2(ranks) copies from the root's host.
+/// `window_bytes`: what 10 Gbit/s carry in two hops. The estimate is for a quarter of that speed
+/// (docs/decisions/015-hierarchy.md).
+constexpr bool are_hosts_chained(std::size_t bytes, int hosts, int ranks,
+                                 std::size_t window_bytes) noexcept {
+    const auto levels = [](std::size_t others) {
+        return static_cast<std::size_t>(std::bit_width(others));
+    };
     const auto hop = window_bytes / 8, hops = static_cast<std::size_t>(hosts - 1);
-    const auto tree_hops = static_cast<std::size_t>(std::bit_width(hops));
-    return hops * hop + bytes <= tree_hops * (hop + bytes);
+    const auto copies = levels(static_cast<std::size_t>(ranks - 1));
+    return hops * hop + bytes <= levels(hops) * hop + copies * bytes;
 }
 
 template <>
@@ -37,7 +42,7 @@ inline constexpr auto run_operation<OperationKind::broadcast> = []<OperationSite
     auto& wire = site.ring();
     const int root = site.root();
     if (site.stages() || (site.has_levels() && bytes > site.policy().small_bytes &&
-                          are_hosts_chained(bytes, site.hosts(), wire.window_bytes())))
+                          are_hosts_chained(bytes, site.hosts(), wire.size(), wire.window_bytes())))
         return site.by_levels(bytes, [&](auto& local, const auto& ranks) {
             const int shares = ranks.hosts() > 1 ? ranks.size(ranks.host_of(root)) : 1;
             blocks.assign(tensors, 1, shares, Cut::bundle);

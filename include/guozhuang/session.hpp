@@ -83,9 +83,10 @@ public:
     ///
     /// Throws Error: invalid_argument without `time_to_shrink`, or in a callback; unavailable if
     /// the ranks are threads. These change nothing. After the following the session is over, and
-    /// the process ends half a second later: timeout if a rank neither calls it in time nor dies;
-    /// unavailable if ranks cannot be reached, so that they may be alive, and those left are less
-    /// than half of all, or half without rank 0; wire. The process also ends if a rank dies while
+    /// the process ends half a second later: timeout if a rank neither calls it in time nor dies,
+    /// or its message does not end; unavailable if ranks cannot be reached, so that they may be
+    /// alive, and those left are less than half of all, or half without rank 0, or if others leave
+    /// out this rank for that; wire. The process also ends if a rank dies while
     /// MPI makes the new job, a matter of milliseconds.
     void shrink();
 

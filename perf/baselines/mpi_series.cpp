@@ -156,7 +156,11 @@ public:
         MPI_T_cvar_read(handle_, &value);
         return value;
     }
-    void set(int value) { MPI_T_cvar_write(handle_, &value); }
+    /// Throws Unavailable if MPI refuses it.
+    void set(int number) {
+        if (MPI_T_cvar_write(handle_, &number) != MPI_SUCCESS || value() != number)
+            throw Unavailable("MPI does not let its algorithm be chosen");
+    }
 
 private:
     MPI_T_cvar_handle handle_ = MPI_T_CVAR_HANDLE_NULL;

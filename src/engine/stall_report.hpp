@@ -48,8 +48,8 @@ public:
     bool has_unseen() const { return !unseen_.empty() || !silent_.empty(); }
     /// Whether some rank is stopped, or does not answer.
     bool has_stopped() const { return stopped().has_value(); }
-    /// A world rank that is stopped, or does not answer: others may not know of an operation that
-    /// is over because of it. Otherwise one that is missing, or cannot be seen, or this rank.
+    /// A world rank that is stopped, or does not answer: because of it, others may not have heard
+    /// that the operation is over. Otherwise one that is missing, or cannot be seen, or this rank.
     int culprit() const;
     /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted
     /// allreduce 'grad6')".

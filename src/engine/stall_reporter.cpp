@@ -39,8 +39,8 @@ void StallReporter::look(Requests pending,
 /// Returns whether there is something to warn of; warns unless enough has been said at this look.
 /// Leaves an operation to the next look if other hosts have yet to answer. Aborts the job for an
 /// operation at its limit if some rank has not submitted it, is stopped, or cannot be seen from
-/// here. A join may take as long as other ranks have data, so only a rank that is
-/// stopped or does not answer counts for it; the closing has no limit.
+/// here. A join may take as long as other ranks have data, so only a rank counts for it
+/// that is stopped, or does not answer, for as long as the limit; the closing has no limit.
 bool StallReporter::report(const Stalled& stalled, const Progress& progress,
                            SetSnapshot& set_snapshot, std::size_t said) {
     const auto& request = stalled.pending->request();
@@ -52,10 +52,11 @@ bool StallReporter::report(const Stalled& stalled, const Progress& progress,
         if (stalled.warn) watch_.repeat(stalled);
         return false;
     }
+    const bool is_over = stalled.limit.count() > 0 && request.kind != Request::Kind::closing &&
+                         (!is_join || watch_.has_lasted(stalled, report.has_stopped()));
     if (is_join && !report.has_stopped()) return false;
     const bool is_unmet = is_open ? report.has_culprits() : progress.is_unmatched;
-    if (stalled.limit.count() > 0 && request.kind != Request::Kind::closing &&
-        (is_unmet || report.has_stopped() || report.has_unseen()))
+    if (is_over && (is_unmet || report.has_stopped() || report.has_unseen()))
         context_.job->abort(
             {.rank = report.culprit(), .text = report.text(), .code = ErrorCode::timeout});
     if (!stalled.warn || !report.is_first()) return false;

@@ -62,6 +62,13 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
     return stalled;
 }
 
+bool StallWatch::has_lasted(const Stalled& stalled, bool holds) {
+    auto& since = observations_[stalled.pending].held_up;
+    const auto now = base::Clock::now();
+    since = holds ? std::min(since, now) : base::no_deadline;
+    return holds && now - since >= stalled.limit;
+}
+
 base::Deadline StallWatch::deadline_of(const Request& request,
                                        base::Clock::time_point since) const {
     if (request.deadline != base::no_deadline) return request.deadline;

@@ -52,12 +52,14 @@ public:
     std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending,
                               base::Clock::time_point now);
 
+    /// Whether something holds, and has held at every look for as long as the limit.
+    bool has_lasted(const Stalled& stalled, bool holds);
     /// Makes the next look warn again.
     void repeat(const Stalled& stalled) { observations_[stalled.pending].next_warning = {}; }
 
 private:
     struct Observation {
-        base::Clock::time_point since, next_warning, deadline;
+        base::Clock::time_point since, next_warning, deadline, held_up = base::no_deadline;
         std::uint64_t look = 0;
     };
     using Observations = std::map<std::weak_ptr<Pending>, Observation, std::owner_less<>>;

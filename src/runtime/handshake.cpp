@@ -147,12 +147,13 @@ public:
     void flush() {
         if (!base::wait_until(
                 transport_.doorbell(), transport_.wait_settings(),
-                [&] { return channel_.flushed(); }, deadline_))
-            throw Error(ErrorCode::timeout,
-                        fmt::format("init: {} took no message for {} minutes",
-                                    transport_.rank() == 0 ? "another rank" : "rank 0",
-                                    time_to_hear.count()),
-                        {.operation = "init"});
+                [&] { return channel_.flushed(); }, base::deadline_after(time_to_hear)))
+            throw Error(
+                ErrorCode::timeout,
+                fmt::format("init: {} took no message for {} minutes",
+                            transport_.rank() == 0 ? "another rank" : "rank 0",
+                            time_to_hear.count()),
+                {.operation = "init", .ranks = std::vector(transport_.rank() == 0 ? 0U : 1U, 0)});
     }
 
 private:

@@ -22,8 +22,8 @@ namespace guozhuang::wire {
 /// keeps it, since its kernel answers.
 class HostLink {
 public:
-    /// For the rank that calls it. Tries each address in turn, and then once more; the kernel
-    /// there connects before its process, or another one of that port, has accepted. Throws
+    /// For the rank that calls it. Tries each address in turn, and then once more. The kernel there
+    /// connects before a process accepts, and that may be another one: see is_accepted(). Throws
     /// Error(unavailable).
     HostLink(const Endpoint& endpoint, int rank, base::Deadline deadline);
     /// A connection that a HostListener has accepted.

@@ -224,7 +224,7 @@ TEST_CASE("hierarchical broadcast gives all ranks the root's bytes, and each hos
                 }
 }
 
-TEST_CASE("operations by levels take the scratch of few windows, whatever the hosts", "[levels]") {
+TEST_CASE("operations by levels take the scratch of few windows beside a lone rank", "[levels]") {
     constexpr std::size_t window_bytes = std::size_t{16} << 20, block_bytes = window_bytes;
     const Memory memory(2 * block_bytes);
     Memory output(2 * block_bytes);
@@ -257,12 +257,15 @@ TEST_CASE("operations by levels take the scratch of few windows, whatever the ho
 TEST_CASE("a broadcast goes from host to host unless the further hops take longer than copies",
           "[levels]") {
     constexpr std::size_t mib = std::size_t{1} << 20, window_bytes = 16 * mib;
-    for (const int hosts : {2, 3}) CHECK(are_hosts_chained(1, hosts, window_bytes));
-    CHECK_FALSE(are_hosts_chained(2 * mib - 1, 4, window_bytes));
-    CHECK(are_hosts_chained(2 * mib, 4, window_bytes));
-    CHECK(are_hosts_chained(1 * mib, 4, window_bytes / 2));
-    CHECK_FALSE(are_hosts_chained(2 * mib, 8, window_bytes));
-    CHECK(are_hosts_chained(4 * mib, 8, window_bytes));
+    for (const int hosts : {2, 3}) CHECK(are_hosts_chained(1, hosts, hosts, window_bytes));
+    CHECK_FALSE(are_hosts_chained(2 * mib - 1, 4, 4, window_bytes));
+    CHECK(are_hosts_chained(2 * mib, 4, 4, window_bytes));
+    CHECK(are_hosts_chained(1 * mib, 4, 4, window_bytes / 2));
+    CHECK_FALSE(are_hosts_chained(2 * mib, 8, 8, window_bytes));
+    CHECK(are_hosts_chained(4 * mib, 8, 8, window_bytes));
+    // Eight ranks on each host: the tree may send five copies.
+    CHECK_FALSE(are_hosts_chained(mib / 2 - 1, 4, 32, window_bytes));
+    CHECK(are_hosts_chained(mib / 2, 4, 32, window_bytes));
 }
 
 }  // namespace

@@ -91,6 +91,21 @@ TEST_CASE("a rank that may have done its part of an operation is not accused bes
     }
 }
 
+TEST_CASE("what holds up a join must last as long as its limit") {
+    const protocol::GroupRanks world;
+    trace::Activity own;
+    engine::StallWatch watch({.error = 20ms}, world, own);
+    const auto join =
+        std::make_shared<engine::Pending>(engine::Request{.name = protocol::Name("join")}, nullptr);
+    const engine::Stalled stalled{.pending = join, .age = 2s, .limit = 20ms};
+    for (int gap = 0; gap < 2; ++gap) {  // it begins anew after one
+        CHECK_FALSE(watch.has_lasted(stalled, true));
+        std::this_thread::sleep_for(20ms);
+        CHECK(watch.has_lasted(stalled, true));
+        CHECK_FALSE(watch.has_lasted(stalled, false));
+    }
+}
+
 TEST_CASE("a warning names who waits, who is missing and what it is doing") {
     const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.05");
     Warnings warnings;

@@ -46,7 +46,7 @@ private:
     pid_t pid_ = 0;
 };
 
-/// Returns what this process says as such a rank, in less time than until it would end.
+/// Returns what this process says as such a rank, within 800 ms, before the limit ends it.
 std::vector<std::string> said_by(int rank, const std::string& job,
                                  const StartWatch::Limits& limits) {
     const guozhuang::test::LogCapture log;

@@ -58,6 +58,13 @@ struct Player {
     std::atomic<int> ball{0};  ///< the number of the last throw to this player
 };
 
+/// Throws at the deadline.
+template <class Ready>
+void wait_in_time(Doorbell& bell, const WaitSettings& settings, Ready&& ready, Deadline deadline) {
+    if (!wait_until(bell, settings, ready, deadline))
+        throw Error(ErrorCode::timeout, "the wait outlived its deadline");
+}
+
 /// Throws back what arrives, `rounds` times. Its wait fails with timeout if a ring is lost.
 std::optional<ErrorCode> play(Player& self, Player& other, int rounds, bool starts) {
     return error_of([&] {
@@ -66,7 +73,7 @@ std::optional<ErrorCode> play(Player& self, Player& other, int rounds, bool star
                 other.ball.store(round);
                 ring(other.bell, Sleepers::for_news);
             }
-            wait_until(
+            wait_in_time(
                 self.bell, sleep_for_long, [&] { return self.ball.load() >= round; }, after(20s));
             if (!starts) {
                 other.ball.store(round);
@@ -120,13 +127,13 @@ TEST_CASE("a thread that gives up leaves the others on the same bell to be woken
     std::optional<ErrorCode> patient, hasty;
     std::thread first([&] {
         patient = error_of([&] {
-            wait_until(
+            wait_in_time(
                 bell, sleep_for_long, [&] { return ready.load(); }, after(10s));
         });
     });
     until_asleep(bell);
     hasty = error_of([&] {
-        wait_until(
+        wait_in_time(
             bell, sleep_for_long, [] { return false; }, after(5ms));
     });
     ready = true;
@@ -147,7 +154,7 @@ TEST_CASE("a nudge rings for a sleeper only, and never too late") {
     std::thread waiting([&] {
         for (int round = 1; round <= rounds; ++round) {
             const auto error = error_of([&] {
-                wait_until(
+                wait_in_time(
                     bell, {.spin = 0us, .sleep_first = 60s, .sleep_limit = 60s},
                     [&] { return staged.load() >= round; }, after(20s));
             });
@@ -173,7 +180,7 @@ TEST_CASE("a wait ends at its deadline, asleep or spinning") {
     const auto spin = GENERATE(0us, std::chrono::microseconds(10s));
     const WaitSettings settings{.spin = spin, .sleep_first = 60s, .sleep_limit = 60s};
     const auto code = error_of([&] {
-        wait_until(
+        wait_in_time(
             bell, settings, [] { return false; }, after(5ms));
     });
     CHECK(code == ErrorCode::timeout);
@@ -184,7 +191,7 @@ TEST_CASE("abort wakes whoever sleeps, and ends every later wait") {
     std::optional<ErrorCode> waiting, idle;
     std::thread waiter([&] {
         waiting = error_of([&] {
-            wait_until(
+            wait_in_time(
                 bell, sleep_for_long, [] { return false; }, after(10s));
         });
     });

@@ -164,9 +164,10 @@ void WatchedCommunicator::end_together() try {
     if (!base::wait_until(
             bell_, for_the_end, [&] { return communicator.is_ready() || released_; },
             base::Clock::now() + most_time_together))
-        base::log(LogLevel::debug, "a communicator of NCCL's ends alone");
+        base::log(LogLevel::debug, "an NCCL communicator ends without the other ranks");
 } catch (const Error& error) {
-    base::log(LogLevel::debug, "a communicator of NCCL's ends alone: {}", error.what());
+    base::log(LogLevel::debug, "an NCCL communicator ends without the other ranks: {}",
+              error.what());
 }
 
 }  // namespace guozhuang::backends

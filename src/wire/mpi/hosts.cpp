@@ -24,6 +24,7 @@ namespace guozhuang::wire::mpi {
 namespace {
 
 constexpr auto time_to_link = std::chrono::seconds(5);
+constexpr auto time_to_answer = std::chrono::milliseconds(500);  ///< after that
 
 /// Gathers a value from each rank of the communicator, by rank, as plain bytes.
 template <class T>
@@ -169,8 +170,7 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
 /// Accepts a link from each of these ranks. Returns why some are missing; empty: none is.
 template <class Add>
 std::string accept_links(device::OrReason<std::unique_ptr<HostListener>>& listener,
-                         std::vector<int> callers, const Add& add) {
-    const auto deadline = base::deadline_after(time_to_link);
+                         std::vector<int> callers, base::Deadline deadline, const Add& add) {
     try {
         while (listener.value && !callers.empty()) {
             auto [rank, link] = listener.value->accept(deadline);
@@ -183,8 +183,9 @@ std::string accept_links(device::OrReason<std::unique_ptr<HostListener>>& listen
 }
 
 /// Links this rank with ranks of the hosts before and after, so that somebody hears of a death even
-/// if nobody on its host is left to report it, or all others there are stopped. Where a rank's
-/// address leads to another process, all ranks try once more, and that one at its next address.
+/// if nobody on its host is left to report it, or all others there are stopped. If an address leads
+/// to another process, the rank tries the next one; all ranks go on until nobody has one left, or
+/// time.
 std::vector<Monitor::WatchedProcess> link_hosts(
     MPI_Comm world, const Host& host, device::OrReason<std::unique_ptr<HostListener>>& listener,
     const std::vector<Introduction>& all, std::chrono::milliseconds silence) {
@@ -196,11 +197,13 @@ std::vector<Monitor::WatchedProcess> link_hosts(
         linked.push_back({rank, of(rank).process, of(rank).host.data(), std::move(link)});
     };
     std::map<int, device::OrReason<std::shared_ptr<HostLink>>> onward;
-    const auto in_time = [] { return base::deadline_after(time_to_link); };
     const auto connect = [&](int rank, const Endpoint& to) {
-        onward[rank] =
-            attempt([&] { return std::make_shared<HostLink>(to, host.topology.rank, in_time()); });
+        onward[rank] = attempt([&] {
+            return std::make_shared<HostLink>(to, host.topology.rank,
+                                              base::deadline_after(time_to_link));
+        });
     };
+    const auto end = base::deadline_after(2 * time_to_link);
     for (const int rank : partners_of(host, 1)) connect(rank, of(rank).links);
     auto callers = partners_of(host, -1);
     std::string missing;
@@ -209,17 +212,20 @@ std::vector<Monitor::WatchedProcess> link_hosts(
         auto calling = callers;
         for (const int rank : exceptions(world, std::ranges::any_of(onward, is_open)))
             std::erase(calling, rank);
-        missing = std::max(missing, accept_links(listener, calling, [&](int rank, auto link) {
-                               std::erase(callers, rank);
-                               add(rank, std::move(link));
-                           }));
+        const auto deadline = base::deadline_after(time_to_link);
+        const auto accept = [&](int rank, auto link) {
+            std::erase(callers, rank);
+            add(rank, std::move(link));
+        };
+        missing = std::max(missing, accept_links(listener, calling, deadline, accept));
         for (auto& [rank, open] : onward) {
             const auto link = std::exchange(open.value, nullptr);
-            const bool is_linked = link && link->is_accepted(in_time());
+            const bool is_linked = link && link->is_accepted(deadline + time_to_answer);
             if (is_linked) add(rank, link);
             if (!link || is_linked) continue;
             link->close();
-            connect(rank, link->rest());
+            open.reason = "it has not answered";
+            if (base::Clock::now() < end) connect(rank, link->rest());
         }
     } while (!exceptions(world, std::ranges::none_of(onward, is_open)).empty());
     for (const int rank : missing.empty() ? std::vector<int>() : callers)

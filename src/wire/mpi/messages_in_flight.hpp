@@ -48,8 +48,8 @@ public:
     /// Gives up all messages: cancels the receives that have not begun, and forgets the others.
     /// Returns none_at_mpi(). Allocates nothing.
     bool cancel() noexcept;
-    /// After cancel(): those of these ranks (ascending) from which receives have begun, so that MPI
-    /// could not cancel them, and have not ended.
+    /// After cancel(): the ranks among `senders` (ascending) with a receive that MPI could not
+    /// cancel, because it had begun, and that has not ended.
     std::vector<int> begun_by(std::span<const int> senders);
     /// Whether MPI uses no memory of messages.
     bool none_at_mpi() const noexcept { return requests_.empty(); }

@@ -85,9 +85,14 @@ private:
         return ranks;
     }
 
+    /// A host of which one rank cannot be reached is left out as a whole.
     void learn(int rank, Fate fate) {
-        auto& known = fates_[static_cast<std::size_t>(rank)];
-        known = std::max(known, fate);
+        const auto& host_of = host_.topology.host_of;
+        const int host = host_of[static_cast<std::size_t>(rank)];
+        for (std::size_t other = 0; other < fates_.size(); ++other)
+            if (std::cmp_equal(other, rank) ||
+                (fate == Fate::unreachable && host_of[other] == host))
+                fates_[other] = std::max(fates_[other], fate);
     }
 
     /// If two ranks cannot reach each other, the one that is heard first stays: the other is not

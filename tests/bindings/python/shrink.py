@@ -1,8 +1,11 @@
 """shrink.py: the last of the ranks is killed in a batch, and the others go on without it. What
 belongs to the old job is refused by name, and made anew."""
+import contextlib
 import functools
 import os
 import signal
+import threading
+import time
 
 import torch
 
@@ -52,7 +55,8 @@ def check_operations():
 
 
 def make_others():
-    """They have ended a batch before the death. Returns what begins and ends another one."""
+    """They have ended a batch before the death. Returns what begins and ends another one, and what
+    discards one of a module with buffers."""
     steps = []
     for op in (hvd.Average, hvd.Adasum):
         model = torch.nn.Linear(2, 1)
@@ -64,7 +68,25 @@ def make_others():
         steps.append(lambda parallel=parallel: parallel(torch.ones(2, 2)).sum().backward())
     for step in steps:
         step()
-    return steps
+    return steps, functools.partial(parallel.discard, "")
+
+
+def make_for(process_set):
+    """An optimizer, on ranks outside of the set, too."""
+    model = torch.nn.Linear(2, 1)
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0),
+                                    process_set=process_set)
+
+
+def shrink_interrupted(process_set):
+    """Ctrl-C ends the wait for the others, but the session shrinks."""
+    ctrl_c = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    ctrl_c.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        hvd.shrink()
+        ctrl_c.cancel()
+    while process_set.process_set_id is not None:
+        time.sleep(0.01)
 
 
 def main():
@@ -72,8 +94,9 @@ def main():
     model = torch.nn.Linear(1000, 1, bias=False)
     torch.nn.init.constant_(model.weight, 64)
     optimizer = make_optimizer(model)
-    others = make_others()
+    others, discard = make_others()
     pair = hvd.add_process_set([0, 1])
+    of_pair = make_for(pair)
     check_steps(model, optimizer)
     check_operations()
     if hvd.rank() == hvd.size() - 1:
@@ -82,13 +105,19 @@ def main():
     gone = hvd.size() - 1
     error = fails(lambda: gradient_step(model, optimizer), "rank_died", f"rank {gone} ")
     assert list(error.ranks) == [gone], error.ranks
-    hvd.shrink()
+    if hvd.rank() == 0:
+        shrink_interrupted(pair)
+    else:
+        time.sleep(1)
+        hvd.shrink()
     rank = hvd.rank()
     assert (rank < gone, hvd.size(), hvd.local_size()) == (True, gone, gone)
 
     fails(lambda: hvd.synchronize(pending), "rank_died", "allreduce 'pending'")
-    for step in (optimizer.step, *others):
+    for step in (optimizer.step, of_pair.step, *others):
         refuses_as_old(step)
+    if rank == 0:
+        refuses_as_old(discard)  # without a broadcast, for which it would wait
     fails(lambda: hvd.barrier(process_set=pair), "invalid_argument", "is not in use")
     hvd.add_process_set(pair)
     if pair.included():

@@ -71,7 +71,8 @@ def fail_or_skip(why):
     """What the kernel does not permit, or has not got, is skipped; all else is a defect of the test
     or of the machine's set-up."""
     if not are_hosts_permitted() or re.search(
-        "not permitted|not supported|Permission denied|Unknown device type|No such device", why
+        "not permitted|not supported|Permission denied|Unknown device type|No such device|"
+        "Read-only file system", why
     ):
         print(f"SKIP: {why}")
         return SKIPPED
@@ -113,8 +114,11 @@ def strangers_on(names):
     for number, name in enumerate(names):
         with within(name):
             begin = PORTS.start + number * len(PORTS)
-            Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(
-                f"{begin} {begin + len(PORTS) - 1}")
+            try:
+                Path("/proc/sys/net/ipv4/ip_local_port_range").write_text(
+                    f"{begin} {begin + len(PORTS) - 1}")
+            except OSError as error:
+                raise Missing(f"{error.filename}: {error.strerror}") from None
             for port in range(PORTS.start, PORTS.start + len(names) * len(PORTS)):
                 if not begin <= port < begin + len(PORTS):
                     sockets.append(socket.create_server((STRANGER, port)))
@@ -182,7 +186,7 @@ class Hosts:
         self.directory.cleanup()
 
     def lose(self, one, other, percent):
-        """From now on so many of the packets between two hosts, by number; 100 cuts the link."""
+        """Sets the loss between two hosts, by number, in percent; 100 cuts the link."""
         self.cable.stdin.write(f"{one} {other} {percent}\n".encode())
         self.cable.stdin.flush()
 

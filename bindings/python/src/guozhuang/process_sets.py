@@ -80,7 +80,7 @@ class _GlobalProcessSet(ProcessSet):
 
 
 global_process_set = _GlobalProcessSet()
-session_number = 0  # grows with each session that has ended or shrunk
+session_number = 0  # changes whenever a session begins, ends or shrinks
 _next_id = 1
 _added = set()  # until they are removed
 

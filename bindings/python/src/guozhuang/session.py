@@ -57,7 +57,11 @@ def shrink():
     all call it, where they catch an Error whose code is rank_died, for instance. Handles, process
     sets and optimizers of the old job are to be made anew. Needs init(time_to_shrink=...), and a
     launcher that does not end the others, such as gzrun."""
-    interruptibly(_c.lib.gz_shrink)
+    interruptibly(_shrink)
+
+
+def _shrink():
+    _c.lib.gz_shrink()
     forget_all()
     _begin([])
 

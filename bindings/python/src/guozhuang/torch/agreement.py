@@ -35,7 +35,7 @@ class Options:
 
     def refuse_old(self):
         """Refuses what belongs to a session that has ended: the ranks may have ended different
-        batches in it, and the names of what is made anew are the same."""
+        batches in it. New optimizers reuse the names of old ones."""
         if self.is_old:
             raise make("not_initialised", "this DistributedOptimizer or DistributedDataParallel "
                        "belongs to a session that has ended or shrunk, and must be made anew")

@@ -143,13 +143,12 @@ class _DistributedAdasum(_Wrapper):
         """Does nothing: step() reduces, after however many backward passes."""
 
 
-# PyTorch adds its hooks, and the profiler's, to a step() that is not marked: load_state_dict()
-# would have them run before the reduction, and again in step() of the wrapped optimizer class.
-_Distributed.step.hooked = _DistributedAdasum.step.hooked = True
-
-
 class _Outside(_Wrapper):
     """On a rank that is not in the process set there is nothing to reduce."""
+
+    def step(self, closure=None):
+        self._options.refuse_old()
+        return super().step(closure)
 
     def synchronize(self):
         """Does nothing: this rank is not in the process set."""
@@ -163,6 +162,11 @@ class _Outside(_Wrapper):
 
     def set_backward_passes_per_step(self, passes):
         """Does nothing: this rank is not in the process set."""
+
+
+# PyTorch adds its hooks, and the profiler's, to a step() that is not marked: load_state_dict()
+# would have them run before the reduction, and again in step() of the wrapped optimizer class.
+_Distributed.step.hooked = _DistributedAdasum.step.hooked = _Outside.step.hooked = True
 
 
 def _mean(loss, name, process_set):
@@ -271,7 +275,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     try:
         named = _check_names(optimizer, named_parameters)
         if not process_set.included():
-            return _subclass(optimizer, _Outside)
+            return _subclass(optimizer, _Outside, _options=Options(process_set))
         if op == Adasum and process_set.size() > 1:
             _warn_of_adasum()
             options = Options(process_set, Adasum, compression=compression)

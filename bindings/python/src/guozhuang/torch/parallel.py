@@ -78,6 +78,7 @@ class DistributedDataParallel(torch.nn.Module):
     def discard(self, reason):
         """On a rank whose backward() has failed, or that does not come to it: on the other ranks
         theirs raises an error with the reason. All go on with the next batch."""
+        self._options.refuse_old()
         if (self.training and self._broadcasts_buffers
                 and self._broadcast_in != self._gradients.batch):
             self._broadcast_buffers()  # for which the others wait in forward()
