@@ -1,6 +1,8 @@
 // Calls that fail: their status, their text, and the state that they leave behind.
+#define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cases.h"
 #include "check.h"
@@ -250,24 +252,28 @@ void test_timeout(void) {
 /// The last rank is killed, and the others go on without it, and without what is older.
 void test_shrink(void) {
     const int gone = rank_count() - 1;
-    const int pair[] = {0, 1};
-    int sum = 1 + own_rank();
+    const int pair[] = {0, 1}, others[] = {0, 1, 2};
+    int sum = own_rank() == gone ? getpid() : 0, process = 0;
     const GzTensor own = {&sum, NULL, NULL, GZ_I32, 0, {GZ_HOST, 0}};
     GzOptions options = GZ_OPTIONS_INIT;
     GzProcessSet *old = NULL, *set = NULL;
     GzHandle* pending = NULL;
-    OK(gz_process_set_create(pair, 2, &old));
-    if (own_rank() == gone) raise(SIGKILL);
+    OK(gz_allreduce(&own, GZ_SUM, NULL));
+    process = sum;
+    OK(gz_process_set_create(others, 3, &old));
+    while (own_rank() == gone) pause();
     OK(gz_allreduce_async(&scalar, GZ_SUM, NULL, &pending));
+    options.process_set = old;
+    gz_barrier(&options);  // over on rank 0 when all have come so far; elsewhere it may fail
+    if (own_rank() == 0) kill(process, SIGKILL);
     FAILS(GZ_ERROR_RANK_DIED, "killed by signal 9", gz_handle_wait(pending));
     OK(gz_shrink());
     CHECK(rank_count() == gone && own_rank() < gone);
     FAILS(GZ_ERROR_RANK_DIED, "killed by signal 9", gz_handle_wait(pending));
     gz_handle_free(pending);
-    options.process_set = old;
-    if (own_rank() < 2)
-        FAILS(GZ_ERROR_NOT_INITIALISED, "before it shrank", gz_allreduce(&own, GZ_SUM, &options));
+    FAILS(GZ_ERROR_NOT_INITIALISED, "before it shrank", gz_allreduce(&own, GZ_SUM, &options));
     gz_process_set_free(old);
+    sum = 1 + own_rank();
     OK(gz_allreduce(&own, GZ_SUM, NULL));
     CHECK(sum == gone * (gone + 1) / 2);
     OK(gz_process_set_create(pair, 2, &set));

@@ -99,10 +99,16 @@ def main():
     of_pair = make_for(pair)
     check_steps(model, optimizer)
     check_operations()
-    if hvd.rank() == hvd.size() - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    pending = hvd.allreduce_async(torch.ones(1), name="pending")
     gone = hvd.size() - 1
+    survivors = hvd.add_process_set(range(gone))
+    pids = hvd.allgather_object(os.getpid())
+    while hvd.rank() == gone:
+        time.sleep(1)
+    pending = hvd.allreduce_async(torch.ones(1), name="pending")
+    with contextlib.suppress(hvd.Error):  # over on rank 0 when all have come so far
+        hvd.barrier(process_set=survivors)
+    if hvd.rank() == 0:
+        os.kill(pids[gone], signal.SIGKILL)
     error = fails(lambda: gradient_step(model, optimizer), "rank_died", f"rank {gone} ")
     assert list(error.ranks) == [gone], error.ranks
     if hvd.rank() == 0:
