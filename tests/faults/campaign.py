@@ -387,7 +387,11 @@ def shrink(given):
     disturbed = []
     for number in given.numbers:
         draw = random.Random(f"{given.seed} {number}")
-        disturbed.append(train(given, draw.randrange(4), draw.random() * 0.3))
+        victim, moment = draw.randrange(4), draw.random() * 0.3
+        disturbed.append(train(given, victim, moment))
+        _, accuracy, took = disturbed[-1]
+        print(f"kill {number}: rank {victim} after {moment:.3f} s: the others' next step after "
+              f"{took:.0f} ms, accuracy {accuracy:.4f}", flush=True)
     for what, trained in ("undisturbed", undisturbed), ("with a death", disturbed):
         values = [accuracy for _, accuracy, _ in trained]
         print(
