@@ -10,6 +10,7 @@ set(public_headers
   elements.hpp
   error.hpp
   export.hpp
+  grid.hpp
   guozhuang.hpp
   handle.hpp
   info.hpp

@@ -40,6 +40,7 @@ guozhuang_corridor(engine_control engine/control.hpp engine/pump.hpp)
 guozhuang_corridor(engine_backend engine/backend.hpp)
 guozhuang_corridor(api_drivers api/drivers.hpp)
 guozhuang_corridor(collectives_algorithms collectives/algorithms.hpp)
+guozhuang_corridor(collectives_codecs collectives/codecs)
 guozhuang_corridor(collectives_policy collectives/policy.hpp collectives/operation_kind.hpp)
 guozhuang_corridor(collectives_concepts collectives/concepts collectives/layout/blocks.hpp)
 

@@ -31,6 +31,30 @@ enum class Memory : std::uint8_t {
     share
 };
 
+/// How gradients are made smaller on their way, with fewer bits (docs/training/compression.md).
+enum class Codec : std::uint8_t {
+    none,
+    int8,     ///< a byte for each element, and a scale for each 256
+    onebit,   ///< a bit for each element, and a scale for each tensor
+    topk,     ///< the largest elements of each tensor, with their indices
+    powersgd  ///< matrices as products of two thin ones
+};
+constexpr Codec last_of(Codec) noexcept {
+    return Codec::powersgd;
+}
+/// "none", "int8" ...
+GUOZHUANG_API std::string_view name_of(Codec codec) noexcept;
+
+/// A codec and its settings; the same on all ranks.
+struct Compression {
+    Codec codec = Codec::none;
+    double density = 0.01;  ///< topk: the part of the elements that is sent, at least one a tensor
+    int rank = 4;           ///< powersgd: columns of the thin matrices
+    /// Whether what a step could not say is added to the next step's gradients. It takes as much
+    /// memory as they. Without it onebit and topk need not converge.
+    bool error_feedback = true;
+};
+
 /// How gradients are reduced. The same on all ranks of the process set, except the stream and the
 /// memory of `uses`: all ranks give one of the same size, or none does.
 struct OptimizerOptions {
@@ -72,6 +96,10 @@ struct OptimizerOptions {
     /// marked are then sent as they are. A parameter without a gradient can be marked, too, and its
     /// value is compared; the caller reduces its gradient.
     std::span<float> uses = {};
+    /// With a codec, gradients (f32, on the host; op average or sum) are reduced within
+    /// synchronize(), once all ranks have all of them, instead of while backward runs. Cannot be
+    /// combined with Memory::share or gradients with the same memory.
+    Compression compression = {};
     /// For each parameter the number of its group, or a negative number for none. Gradients of a
     /// group that have the same dtype and device travel together, whatever their size. Empty: no
     /// groups.

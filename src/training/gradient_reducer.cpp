@@ -13,6 +13,7 @@
 #include "base/error_text.hpp"
 #include "training/batch.hpp"
 #include "training/bundles.hpp"
+#include "training/compressor.hpp"
 #include "training/current_streams.hpp"
 #include "training/measure_sharing.hpp"
 #include "training/refuse.hpp"
@@ -40,7 +41,7 @@ struct GradientReducer::State {
     bool tracks_uses() const noexcept { return !options.uses.empty(); }
     std::vector<NamedTensor> gradients() const;
     void make_plan();
-    ProcessSet ranks() const;
+    ProcessSet ranks() const { return ranks_of(options); }
     void set_stream(StreamRef stream);
     void follow_stream();
     void start_batch() {
@@ -85,6 +86,7 @@ struct GradientReducer::State {
     /// enqueued there next finds the averages in the gradients.
     CurrentStreams streams;
     SharedMemory shared;
+    std::unique_ptr<Compressor> compressor;
     std::unique_ptr<Plan> plan;
 
     Batch batch;
@@ -109,6 +111,7 @@ void GradientReducer::State::make_plan() {
     if (options.stream) set_stream(*options.stream);
     value_check = ValueCheck(options.check_values && ranks().size() > 1, tracks_uses());
     start_batch();
+    compressor = make_compressor(bundles, options);
     // Last: a reducer that could not be made has taken no name.
     plan = std::make_unique<Plan>(std::move(bundles.tensors),
                                   PlanOptions{.name = options.name,
@@ -118,11 +121,6 @@ void GradientReducer::State::make_plan() {
                                               .stream = options.stream,
                                               .session = options.session,
                                               .process_set = options.process_set});
-}
-
-ProcessSet GradientReducer::State::ranks() const {
-    const bool has_set = options.process_set != ProcessSet();
-    return has_set ? options.process_set : ProcessSet(options.session);
 }
 
 void GradientReducer::State::set_stream(StreamRef stream) {
@@ -227,6 +225,7 @@ std::vector<Agreement> GradientReducer::State::agreements() {
         {.what = "values of backward_passes_per_step",
          .value = std::to_string(options.backward_passes_per_step)},
         {.what = "values of check_values", .value = options.check_values ? "true" : "false"},
+        {.what = "kinds of compression", .value = name_of(options.compression)},
         {.what = "numbers of batches that were reduced and then left out",
          .value = std::to_string(left_out)}};
     if (!value_check.is_due(*plan)) return all;
@@ -355,6 +354,7 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
     if (batch.is_synchronised()) return true;
     try {
         if (!wait()) return false;
+        if (compressor) compressor->reduce(own_name());
     } catch (...) {
         start_batch();  // this batch has failed on all ranks; the next may succeed
         throw;

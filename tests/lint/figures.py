@@ -22,11 +22,11 @@ TYPE = re.compile(
     r"(?:\w+::)*(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{|\busing\s+(\w+)\s*=|\bconcept\s+(\w+)"
 )
 LIMITS = {
-    "lines of the library": 38_550,
+    "lines of the library": 39_400,
     "lines of tests for 100 of the library": 118,
-    "names of types": 526,
+    "names of types": 540,
     "names on the way of an allreduce on the host": 225,
-    "names on the way of an allreduce on a GPU": 262,
+    "names on the way of an allreduce on a GPU": 264,
     "units of the longer way": 27,
     "cases of operations in src": 0,
     "structs with an op or a scale": 6,

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "method.hpp"
+
+namespace guozhuang::experiment {
+
+double Training::backward(std::size_t step, const std::function<void(std::size_t)>& done) {
+    const auto begin = std::chrono::steady_clock::now();
+    const double loss = task.backward(step, share, done);
+    if (slowness > 1)
+        std::this_thread::sleep_for((std::chrono::steady_clock::now() - begin) * (slowness - 1));
+    return loss;
+}
+
+namespace {
+
+constexpr int accumulated_passes = 4;
+
+/// The task's own optimizer.
+struct LocalOptimizer {
+    Task& task;
+    void step() { task.update(); }
+};
+
+class Single final : public Method {
+public:
+    explicit Single(const Training& training) : training_(training) {
+        if (training.share.of > 1) throw std::runtime_error("single takes one rank");
+    }
+    double step(std::size_t number) override {
+        const double loss = training_.backward(number);
+        training_.task.update();
+        return loss;
+    }
+    Counters counters() const override { return {training_.task.state_bytes()}; }
+
+private:
+    Training training_;
+};
+
+/// Every gradient goes to rank 0, which alone steps, and sends all values back.
+class Root final : public Method {
+public:
+    explicit Root(const Training& training)
+        : training_(training), parameters_(training.task.parameters()) {
+        broadcast_parameters(parameters_);
+        if (rank() > 0) return;
+        for (const auto& parameter : parameters_)
+            received_.emplace_back(parameter.gradient.count());
+    }
+    double step(std::size_t number) override {
+        const double loss = training_.backward(number);
+        if (rank() == 0) {
+            for (int from = 1; from < size(); ++from) add_gradients(from);
+            for (const auto& parameter : parameters_) scale(parameter.gradient, 1.0 / size());
+            training_.task.update();
+        } else {
+            for (const auto& parameter : parameters_) send(parameter.gradient, 0);
+        }
+        broadcast_parameters(parameters_);
+        return loss;
+    }
+    Counters counters() const override { return {rank() == 0 ? training_.task.state_bytes() : 0}; }
+
+private:
+    void add_gradients(int from) {
+        for (std::size_t i = 0; i < parameters_.size(); ++i) {
+            recv(TensorView(received_[i], parameters_[i].gradient.shape), from);
+            auto* gradient = static_cast<float*>(parameters_[i].gradient.data);
+            for (std::size_t j = 0; j < received_[i].size(); ++j) gradient[j] += received_[i][j];
+        }
+    }
+
+    Training training_;
+    std::vector<Parameter> parameters_;
+    std::vector<std::vector<float>> received_;
+};
+
+/// The parameters, with rank 0's values on all ranks.
+std::vector<Parameter> common_parameters(Task& task) {
+    auto parameters = task.parameters();
+    broadcast_parameters(parameters);
+    return parameters;
+}
+
+class Sync final : public Method {
+public:
+    explicit Sync(const Training& training, const Compression& compression = {})
+        : training_(training),
+          local_{training.task},
+          optimizer_(local_, common_parameters(training.task), {.compression = compression}) {}
+    double step(std::size_t number) override {
+        const double loss = training_.backward(number, optimizer_.on_gradient());
+        optimizer_.step();
+        return loss;
+    }
+    Counters counters() const override { return {training_.task.state_bytes()}; }
+
+private:
+    Training training_;
+    LocalOptimizer local_;
+    DistributedOptimizer<LocalOptimizer> optimizer_;
+};
+
+/// The task's backward overwrites gradients, so they are added up here.
+class Accumulate final : public Method {
+public:
+    explicit Accumulate(const Training& training)
+        : training_(training),
+          parameters_(common_parameters(training.task)),
+          sums_(sums_of(parameters_)),
+          update_{*this},
+          optimizer_(update_, with_sums(),
+                     {.backward_passes_per_step = accumulated_passes,
+                      .gradient_scale = 1.0 / accumulated_passes}) {}
+    double step(std::size_t number) override {
+        const double loss = training_.backward(number);
+        for (std::size_t i = 0; i < sums_.size(); ++i) {
+            const auto* gradient = static_cast<const float*>(parameters_[i].gradient.data);
+            for (std::size_t j = 0; j < sums_[i].size(); ++j) sums_[i][j] += gradient[j];
+        }
+        optimizer_.step();
+        return loss;
+    }
+    Counters counters() const override { return {training_.task.state_bytes()}; }
+
+private:
+    struct Update {
+        Accumulate& owner;
+        void step() { owner.update(); }
+    };
+    void update() {
+        for (std::size_t i = 0; i < sums_.size(); ++i) {
+            std::ranges::copy(sums_[i], static_cast<float*>(parameters_[i].gradient.data));
+            std::ranges::fill(sums_[i], 0.0F);
+        }
+        training_.task.update();
+    }
+    static std::vector<std::vector<float>> sums_of(const std::vector<Parameter>& parameters) {
+        std::vector<std::vector<float>> sums;
+        for (const auto& parameter : parameters) sums.emplace_back(parameter.gradient.count());
+        return sums;
+    }
+    std::vector<Parameter> with_sums() {
+        auto parameters = parameters_;
+        for (std::size_t i = 0; i < sums_.size(); ++i)
+            parameters[i].gradient = TensorView(sums_[i], parameters[i].value.shape);
+        return parameters;
+    }
+
+    Training training_;
+    std::vector<Parameter> parameters_;
+    std::vector<std::vector<float>> sums_;
+    Update update_;
+    DistributedOptimizer<Update> optimizer_;
+};
+
+auto compressed(const Compression& compression) {
+    return [=](const Training& training) -> std::unique_ptr<Method> {
+        return std::make_unique<Sync>(training, compression);
+    };
+}
+
+template <class M>
+std::unique_ptr<Method> make(const Training& training) {
+    return std::make_unique<M>(training);
+}
+
+}  // namespace
+
+std::span<const MethodEntry> methods() {
+    static const std::array all{
+        MethodEntry{"single", "one process, the whole batch", "", make<Single>},
+        MethodEntry{"root", "gradients go to rank 0, which steps and sends all values back",
+                    "torch.nn.DataParallel", make<Root>},
+        MethodEntry{"sync", "gradients are averaged by allreduce while backward runs",
+                    "Sergeev and Del Balso 2018", make<Sync>},
+        MethodEntry{"accumulate", "the same, over four batches at a time", "Ott et al. 2018",
+                    make<Accumulate>, accumulated_passes},
+        MethodEntry{"int8", "sync, a byte for each gradient element", "Mishchenko et al. 2022",
+                    compressed({.codec = Codec::int8})},
+        MethodEntry{"onebit", "sync, a bit for each gradient element",
+                    "Seide et al. 2014, Karimireddy et al. 2019",
+                    compressed({.codec = Codec::onebit})},
+        MethodEntry{"topk", "sync, the largest hundredth of each gradient",
+                    "Aji and Heafield 2017, Stich et al. 2018", compressed({.codec = Codec::topk})},
+        MethodEntry{"powersgd", "sync, gradients as products of two matrices of rank 4",
+                    "Vogels et al. 2019", compressed({.codec = Codec::powersgd})},
+    };
+    return all;
+}
+
+}  // namespace guozhuang::experiment
