@@ -15,6 +15,7 @@ set(public_headers
   handle.hpp
   info.hpp
   interop/mpi.hpp
+  local_sgd.hpp
   log.hpp
   mpi_communicator.hpp
   operations.hpp
