@@ -7,6 +7,7 @@ list(TRANSFORM rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE obje
 
 set(public_headers
   arena.hpp
+  async_averager.hpp
   elements.hpp
   error.hpp
   export.hpp
