@@ -9,6 +9,7 @@ set(public_headers
   arena.hpp
   async_averager.hpp
   elements.hpp
+  ema.hpp
   error.hpp
   export.hpp
   grid.hpp
