@@ -13,6 +13,7 @@ set(public_headers
   error.hpp
   export.hpp
   grid.hpp
+  gossip.hpp
   guozhuang.hpp
   handle.hpp
   info.hpp
