@@ -6,7 +6,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <guozhuang/async_averager.hpp>
+#include <guozhuang/ema.hpp>
+#include <guozhuang/gossip.hpp>
 #include <guozhuang/guozhuang.hpp>
+#include <guozhuang/local_sgd.hpp>
 #include <memory_resource>
 #include <span>
 #include <string>
