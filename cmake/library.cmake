@@ -28,6 +28,7 @@ set(public_headers
   sampler.hpp
   session.hpp
   shape.hpp
+  sharded_optimizer.hpp
   stream.hpp
   tensor.hpp
   timeline.hpp

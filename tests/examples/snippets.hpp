@@ -3,6 +3,7 @@
 // Declarations that the snippets of the documentation assume: a model, an optimizer and data, as a
 // user's trainer has them.
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <guozhuang/gossip.hpp>
 #include <guozhuang/guozhuang.hpp>
 #include <guozhuang/local_sgd.hpp>
+#include <guozhuang/sharded_optimizer.hpp>
 #include <memory_resource>
 #include <span>
 #include <string>
