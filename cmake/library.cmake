@@ -8,6 +8,7 @@ list(TRANSFORM rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE obje
 set(public_headers
   arena.hpp
   async_averager.hpp
+  convert.hpp
   elements.hpp
   ema.hpp
   error.hpp

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <guozhuang/convert.hpp>
 #include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "device/host/host_reduce.hpp"
+#include "device/host/kernels.hpp"
 #include "device/host/sum_of_squares.hpp"
 
 namespace guozhuang {
@@ -177,6 +179,32 @@ std::uint64_t hash(const TensorView& tensor, const ElementOptions& options) {
     const auto memory = tensor.count() == 0 ? std::span<std::byte>() : tensor.memory();
     if (is_on_host(tensor) || memory.empty()) return XXH3_64bits(memory.data(), memory.size());
     return hash_on_device(site_of(tensor, "hash", options), memory);
+}
+
+void convert(const ConstTensorView& source, const TensorView& to) {
+    const auto& from = source.view();
+    for (const auto* const tensor : {&from, &to}) {
+        api::check_tensor(*tensor, "convert", "");
+        if (!is_on_host(*tensor))
+            fail(ErrorCode::invalid_argument, "convert",
+                 fmt::format("a tensor is on {} {}; both must be in host memory",
+                             name_of(tensor->device.kind), tensor->device.index));
+    }
+    if (from.count() != to.count())
+        fail(ErrorCode::invalid_argument, "convert",
+             fmt::format("{} elements cannot become {}", from.count(), to.count()));
+    const auto is_16_bit = [](DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; };
+    if (from.count() == 0) return;
+    if (from.dtype == to.dtype)
+        std::memmove(to.data, from.data, to.bytes());
+    else if (is_16_bit(from.dtype) && to.dtype == DType::f32)
+        device::kernels_for(from.dtype, ReduceOp::sum).widen(to.memory(), from.memory());
+    else if (from.dtype == DType::f32 && is_16_bit(to.dtype))
+        device::kernels_for(to.dtype, ReduceOp::sum).narrow(to.memory(), from.memory(), {});
+    else
+        fail(ErrorCode::invalid_argument, "convert",
+             fmt::format("{} to {} is not supported: f16 and bf16 become f32, and f32 either",
+                         name_of(from.dtype), name_of(to.dtype)));
 }
 
 }  // namespace guozhuang
