@@ -15,12 +15,14 @@ set(public_headers
   export.hpp
   grid.hpp
   gossip.hpp
+  grad_scaler.hpp
   guozhuang.hpp
   handle.hpp
   info.hpp
   interop/mpi.hpp
   local_sgd.hpp
   log.hpp
+  master_weights.hpp
   mpi_communicator.hpp
   operations.hpp
   optimizer.hpp

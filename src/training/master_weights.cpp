@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <guozhuang/convert.hpp>
+#include <guozhuang/elements.hpp>
+#include <guozhuang/error.hpp>
+#include <guozhuang/master_weights.hpp>
+#include <utility>
+
+#include "base/error_text.hpp"
+
+namespace guozhuang {
+namespace {
+
+bool is_16_bit(DType dtype) {
+    return dtype == DType::f16 || dtype == DType::bf16;
+}
+
+DType dtype_of_copy(DType dtype) {
+    return is_16_bit(dtype) ? DType::f32 : dtype;
+}
+
+void check_trainable(const Parameter& parameter) {
+    const auto require = [&](bool is_right, const std::string& problem) {
+        if (!is_right)
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("MasterWeights: {} {}", base::quote(parameter.name), problem),
+                        {.tensor = parameter.name, .operation = "MasterWeights"});
+    };
+    for (const auto* const tensor : {&parameter.value, &parameter.gradient}) {
+        require(tensor->device.kind == DeviceKind::host,
+                "is on a device; only host memory has master weights");
+        require(is_floating(tensor->dtype),
+                fmt::format("is {}; f16, bf16, f32 and f64 can be trained with master weights",
+                            name_of(tensor->dtype)));
+        require(tensor->strides.empty(), "has strides; it must be contiguous");
+    }
+    require(parameter.value.count() == parameter.gradient.count(),
+            "has a value and a gradient of different shapes");
+    const auto value = dtype_of_copy(parameter.value.dtype),
+               gradient = dtype_of_copy(parameter.gradient.dtype);
+    require(value == gradient,
+            fmt::format("has a value of {}, which cannot be trained with a gradient of {}",
+                        name_of(parameter.value.dtype), name_of(parameter.gradient.dtype)));
+}
+
+}  // namespace
+
+MasterCopies::MasterCopies(std::vector<Parameter> parameters) : trained_(std::move(parameters)) {
+    std::erase_if(trained_, [](const Parameter& each) { return !each.has_gradient(); });
+    for (const auto& parameter : trained_) {
+        check_trainable(parameter);
+        auto copy = parameter;
+        if (is_16_bit(parameter.value.dtype)) {
+            auto& [name, values] =
+                masters_.emplace_back(parameter.name, std::vector<float>(parameter.value.count()));
+            copy.value = TensorView(values, parameter.value.shape);
+            convert(parameter.value, copy.value);
+            rounded_.resize(std::max(rounded_.size(), parameter.value.bytes()));
+        }
+        copy.gradient.dtype = dtype_of_copy(parameter.gradient.dtype);
+        copy.gradient.data = gradients_.emplace_back(copy.gradient.bytes()).data();
+        copies_.push_back(std::move(copy));
+    }
+}
+
+/// Whether the trainer's value is the one to which the copy is rounded.
+bool MasterCopies::is_current(std::size_t parameter) {
+    const auto& value = trained_[parameter].value;
+    convert(copies_[parameter].value, TensorView(rounded_.data(), value.dtype, value.shape));
+    return value.count() == 0 || std::memcmp(rounded_.data(), value.data, value.bytes()) == 0;
+}
+
+void MasterCopies::read(double factor) {
+    for (std::size_t i = 0; i < trained_.size(); ++i) {
+        const auto& copy = copies_[i];
+        if (is_16_bit(trained_[i].value.dtype) && !is_current(i))
+            convert(trained_[i].value, copy.value);
+        convert(trained_[i].gradient, copy.gradient);
+        scale(copy.gradient, factor);
+    }
+}
+
+void MasterCopies::write_values() const {
+    for (std::size_t i = 0; i < trained_.size(); ++i)
+        if (is_16_bit(trained_[i].value.dtype)) convert(copies_[i].value, trained_[i].value);
+}
+
+}  // namespace guozhuang
