@@ -29,6 +29,7 @@ set(public_headers
   plan.hpp
   process_set.hpp
   sampler.hpp
+  schedule.hpp
   session.hpp
   shape.hpp
   sharded_optimizer.hpp
