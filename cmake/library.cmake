@@ -21,6 +21,7 @@ set(public_headers
   info.hpp
   interop/mpi.hpp
   local_sgd.hpp
+  length_sampler.hpp
   log.hpp
   master_weights.hpp
   mpi_communicator.hpp

@@ -9,6 +9,7 @@
 #include <guozhuang/plan.hpp>
 #include <new>
 #include <type_traits>
+#include <span>
 #include <utility>
 
 #include "training/random.hpp"
@@ -95,7 +96,7 @@ std::optional<int> Gossip::State::partner() {
     const auto all = ranks.ranks();
     auto order = numbers_below(all.size());
     if (options.pairs == GossipPairs::random)
-        Random(options.seed, step).shuffle(order);
+        Random(options.seed, step).shuffle(std::span(order));
     else
         std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(step % all.size()));
     const auto own_index = static_cast<std::size_t>(

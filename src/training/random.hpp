@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -31,8 +32,9 @@ public:
             if (const auto number = next(); number >= rejected) return number % bound;
     }
     /// The shuffle of Fisher and Yates.
-    void shuffle(std::vector<std::size_t>& order) noexcept {
-        for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[below(i)]);
+    template <class T>
+    void shuffle(std::span<T> items) noexcept {
+        for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[below(i)]);
     }
 
 private:

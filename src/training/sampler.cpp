@@ -3,7 +3,7 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/sampler.hpp>
 
-#include "training/random.hpp"
+#include "training/sample_order.hpp"
 
 namespace guozhuang {
 
@@ -21,13 +21,10 @@ void DistributedSampler::set_epoch(std::uint64_t epoch, std::size_t done) {
         throw Error(
             ErrorCode::invalid_argument,
             fmt::format("set_epoch: {} samples are done, of {} that there are", done, samples_));
-    auto order = numbers_below(samples_);
-    if (options_.shuffle) Random(options_.seed, epoch).shuffle(order);
+    auto order = sample_order(samples_, options_.seed, epoch, options_.shuffle);
     order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(done));
     const auto ranks = static_cast<std::size_t>(ranks_);
-    if (options_.tail == Tail::drop) order.resize(order.size() / ranks * ranks);
-    if (options_.tail == Tail::pad && !order.empty())
-        for (std::size_t i = 0; order.size() % ranks != 0; ++i) order.push_back(order[i]);
+    even_out(order, ranks, options_.tail);
     indices_.clear();
     for (auto i = static_cast<std::size_t>(rank_); i < order.size(); i += ranks)
         indices_.push_back(order[i]);
