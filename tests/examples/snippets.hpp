@@ -13,6 +13,11 @@
 #include <guozhuang/guozhuang.hpp>
 #include <guozhuang/local_sgd.hpp>
 #include <guozhuang/sharded_optimizer.hpp>
+#include <guozhuang/grad_scaler.hpp>
+#include <guozhuang/guozhuang.hpp>
+#include <guozhuang/length_sampler.hpp>
+#include <guozhuang/master_weights.hpp>
+#include <guozhuang/schedule.hpp>
 #include <memory_resource>
 #include <span>
 #include <string>
@@ -32,6 +37,8 @@ struct Model {
     explicit Model(int = 0) {}
     std::vector<Tensor> parameters();
     double backward(const Batch& batch, const std::function<void(std::size_t)>& on_gradient = {});
+    double backward(const Batch& batch, double loss_scale,
+                    const std::function<void(std::size_t)>& on_gradient);
     double loss() const;
 };
 
@@ -50,13 +57,18 @@ struct Sgd : Kept {
     }
 };
 
+struct Adam {
+    Adam(const std::vector<gz::Parameter>& parameters, double rate);
+    void step();
+};
+
 struct Data {
     std::size_t size() const;
     void operator()(gz::Session& session) const;
 };
 
 extern const Data train;
-extern int step;
+extern int step, last;
 extern std::size_t count;
 extern std::int64_t epoch;
 extern float *pointer, *memory;  // as CUDA gives them
@@ -70,6 +82,9 @@ extern gz::Session session;
 extern std::vector<gz::Parameter> parameters;
 extern gz::DistributedOptimizer<Sgd> optimizer;
 extern gz::DistributedSampler sampler;
+extern gz::GradScaler scaler;
+extern gz::MasterWeights<Adam> master;
+extern std::vector<std::size_t> lengths;
 extern std::vector<Batch> my_batches;
 std::vector<Batch> batches(const Data& data, const gz::DistributedSampler& sampler);
 void save(const char* path, const Model& model, const Sgd& sgd, std::int64_t epoch);
