@@ -13,15 +13,15 @@ set(public_headers
   ema.hpp
   error.hpp
   export.hpp
-  grid.hpp
   gossip.hpp
   grad_scaler.hpp
+  grid.hpp
   guozhuang.hpp
   handle.hpp
   info.hpp
   interop/mpi.hpp
-  local_sgd.hpp
   length_sampler.hpp
+  local_sgd.hpp
   log.hpp
   master_weights.hpp
   mpi_communicator.hpp

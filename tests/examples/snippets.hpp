@@ -7,17 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <guozhuang/async_averager.hpp>
-#include <guozhuang/ema.hpp>
-#include <guozhuang/gossip.hpp>
 #include <guozhuang/guozhuang.hpp>
-#include <guozhuang/local_sgd.hpp>
-#include <guozhuang/sharded_optimizer.hpp>
-#include <guozhuang/grad_scaler.hpp>
-#include <guozhuang/guozhuang.hpp>
-#include <guozhuang/length_sampler.hpp>
-#include <guozhuang/master_weights.hpp>
-#include <guozhuang/schedule.hpp>
 #include <memory_resource>
 #include <span>
 #include <string>
