@@ -16,6 +16,8 @@ namespace transformer {
 /// then falls to 0, both linearly.
 class Adam {
 public:
+    static constexpr float beta1 = 0.9F, beta2 = 0.99F;
+
     Adam(std::vector<Tensor> parameters, float rate, std::size_t steps)
         : parameters_(std::move(parameters)), rate_(rate), steps_(steps) {
         for (const auto& parameter : parameters_) {
@@ -25,7 +27,7 @@ public:
     }
 
     void step() {
-        const float rate = rate_ * share_of(step_++);
+        const float rate = this->rate(step_++);
         const float bias1 = 1 - std::pow(beta1, static_cast<float>(step_)),
                     bias2 = 1 - std::pow(beta2, static_cast<float>(step_));
         for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -39,6 +41,13 @@ public:
         }
     }
 
+    /// The learning rate of a step; the first is 0.
+    float rate(std::uint64_t step) const {
+        const float done = static_cast<float>(step) / static_cast<float>(steps_),
+                    warm = 20 * (static_cast<float>(step) + 1) / static_cast<float>(steps_);
+        return rate_ * std::min(warm, 1 - done);
+    }
+
     template <class Visit>
     void visit_state(Visit&& visit) {
         visit("step", step_);
@@ -49,13 +58,6 @@ public:
     }
 
 private:
-    static constexpr float beta1 = 0.9F, beta2 = 0.99F;
-
-    float share_of(std::uint64_t step) const {
-        const float done = static_cast<float>(step) / static_cast<float>(steps_);
-        return std::min(20 * (static_cast<float>(step) + 1) / static_cast<float>(steps_), 1 - done);
-    }
-
     std::vector<Tensor> parameters_;
     std::vector<std::vector<float>> means_, squares_;
     float rate_;

@@ -161,6 +161,84 @@ private:
     DistributedOptimizer<Update> optimizer_;
 };
 
+/// Each rank steps by itself; an Averager brings the values together after each step.
+template <class Averager>
+class ByValues : public Method {
+public:
+    explicit ByValues(const Training& training)
+        : training_(training),
+          parameters_(common_parameters(training.task)),
+          averager_(parameters_) {}
+    double step(std::size_t number) override {
+        const double loss = training_.backward(number);
+        training_.task.update();
+        averager_.step();
+        return loss;
+    }
+    void finish() override {
+        if constexpr (requires { averager_.synchronize(); })
+            averager_.synchronize();
+        else
+            for (const auto& parameter : parameters_)
+                allreduce(parameter.value, {.op = ReduceOp::average});
+    }
+    Counters counters() const override {
+        Counters counters{training_.task.state_bytes()};
+        if constexpr (requires { averager_.stalest(); })
+            counters.stale_max = static_cast<std::size_t>(averager_.stalest());
+        return counters;
+    }
+
+private:
+    Training training_;
+    std::vector<Parameter> parameters_;
+    Averager averager_;
+};
+
+/// The task's optimizer, of which each rank keeps a share.
+class Sharded final : public Method {
+public:
+    Sharded(const Training& training, bool shard_gradients)
+        : training_(training),
+          optimizer_(rule_, common_parameters(training.task),
+                     {.shard_gradients = shard_gradients}) {}
+    double step(std::size_t number) override {
+        const auto rule = training_.task.rule(number);
+        rule_.sgd.momentum = rule.momentum;
+        rule_.sgd.learning_rate = rule_.adam.learning_rate = rule.rate;
+        rule_.adam.beta1 = rule.beta1;
+        rule_.adam.beta2 = rule.beta2;
+        const double loss = training_.backward(number, optimizer_.on_gradient());
+        optimizer_.step();
+        return loss;
+    }
+    Counters counters() const override { return {optimizer_.state_bytes()}; }
+
+private:
+    struct Update {
+        bool is_adam;
+        ShardedSgd sgd;
+        ShardedAdam adam;
+        std::size_t moments() const { return is_adam ? 2 : 1; }
+        void operator()(const Shard<float>& shard) const {
+            if (is_adam)
+                adam(shard);
+            else
+                sgd(shard);
+        }
+    };
+
+    Training training_;
+    Update rule_{training_.task.rule(0).adam, {}, {}};
+    ShardedOptimizer optimizer_;
+};
+
+auto sharded(bool shard_gradients) {
+    return [=](const Training& training) -> std::unique_ptr<Method> {
+        return std::make_unique<Sharded>(training, shard_gradients);
+    };
+}
+
 auto compressed(const Compression& compression) {
     return [=](const Training& training) -> std::unique_ptr<Method> {
         return std::make_unique<Sync>(training, compression);
@@ -192,6 +270,15 @@ std::span<const MethodEntry> methods() {
                     "Aji and Heafield 2017, Stich et al. 2018", compressed({.codec = Codec::topk})},
         MethodEntry{"powersgd", "sync, gradients as products of two matrices of rank 4",
                     "Vogels et al. 2019", compressed({.codec = Codec::powersgd})},
+        MethodEntry{"zero1", "sync; each rank keeps and updates its share of the state",
+                    "Rajbhandari et al. 2020", sharded(false)},
+        MethodEntry{"zero2", "and of averaged gradients", "Rajbhandari et al. 2020", sharded(true)},
+        MethodEntry{"local_sgd", "ranks step alone; every eighth step averages the values",
+                    "Stich 2018", make<ByValues<LocalSgd>>},
+        MethodEntry{"async_average", "ranks step alone; averages of values in the background",
+                    "Zhang et al. 2015, Lian et al. 2018", make<ByValues<AsyncAverager>>},
+        MethodEntry{"gossip", "ranks step alone, and average with one other after each step",
+                    "Boyd et al. 2006, Lian et al. 2017", make<ByValues<Gossip>>},
     };
     return all;
 }

@@ -21,6 +21,12 @@ struct Score {
     double loss = 0, correct = 0, samples = 0;
 };
 
+/// The task's optimizer as a rule for a ShardedOptimizer.
+struct Rule {
+    bool adam = false;  ///< otherwise SGD with momentum
+    double momentum = 0, beta1 = 0, beta2 = 0, rate = 0;
+};
+
 /// A model with its data and its optimizer, which know of one process only.
 class Task {
 public:
@@ -35,6 +41,8 @@ public:
                             const std::function<void(std::size_t)>& done) = 0;
     /// Changes the values by the gradients.
     virtual void update() = 0;
+    /// The rule by which update() changes the values in that step.
+    virtual Rule rule(std::size_t step) const = 0;
     /// How many bytes the optimizer keeps from step to step.
     virtual std::size_t state_bytes() const = 0;
     /// Tests a share of the test samples.

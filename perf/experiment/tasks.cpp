@@ -42,8 +42,9 @@ public:
           test_(fashion::load_dataset(directory(options), "t10k")),
           order_(training_.size(), options.batch, options.seed),
           model_(options.seed),
-          sgd_(model_.parameters(), static_cast<float>(options.rate > 0 ? options.rate : 0.05),
-               options.steps) {}
+          rate_(options.rate > 0 ? options.rate : 0.05),
+          steps_(options.steps),
+          sgd_(model_.parameters(), static_cast<float>(rate_), steps_) {}
 
     std::vector<Parameter> parameters() override { return parameters_of(model_.parameters()); }
     double backward(std::size_t step, Share share,
@@ -51,6 +52,13 @@ public:
         return model_.backward(batch_of(training_, part_of(order_.batch(step), share)), done);
     }
     void update() override { sgd_.step(); }
+    Rule rule(std::size_t step) const override {
+        fashion::FallingRate rates(static_cast<float>(rate_), steps_);
+        float rate = rates.next();
+        for (std::size_t i = 0; i < step; ++i) rate = rates.next();
+        return {.momentum = static_cast<double>(fashion::momentum),
+                .rate = static_cast<double>(rate)};
+    }
     std::size_t state_bytes() const override { return state_bytes_; }
     Score score(Share share) override {
         const auto all = first_numbers(test_.size());
@@ -76,6 +84,8 @@ private:
     fashion::Dataset training_, test_;
     transformer::Order order_;
     fashion::Model model_;
+    double rate_;
+    std::size_t steps_;
     fashion::Sgd sgd_;
     std::size_t state_bytes_ = bytes_of(parameters_of(model_.parameters()));
 };
@@ -90,8 +100,8 @@ public:
           test_(part_of(sayings_, 0, sayings_.size() / 10), size_.length),
           order_(training_.size(), options.batch, options.seed),
           model_(size_, options.seed),
-          adam_(model_.parameters(), static_cast<float>(options.rate > 0 ? options.rate : 3e-3),
-                options.steps) {}
+          rate_(static_cast<float>(options.rate > 0 ? options.rate : 3e-3)),
+          adam_(model_.parameters(), rate_, options.steps) {}
 
     std::vector<Parameter> parameters() override { return parameters_of(model_.parameters()); }
     double backward(std::size_t step, Share share,
@@ -100,6 +110,12 @@ public:
         return model_.backward(training_.batch(windows), done);
     }
     void update() override { adam_.step(); }
+    Rule rule(std::size_t step) const override {
+        return {.adam = true,
+                .beta1 = static_cast<double>(transformer::Adam::beta1),
+                .beta2 = static_cast<double>(transformer::Adam::beta2),
+                .rate = static_cast<double>(adam_.rate(step))};
+    }
     std::size_t state_bytes() const override { return state_bytes_; }
     Score score(Share share) override {
         const auto all = first_numbers(test_.size());
@@ -120,6 +136,7 @@ private:
     transformer::Windows training_, test_;
     transformer::Order order_;
     transformer::Model model_;
+    float rate_;
     transformer::Adam adam_;
     std::size_t state_bytes_ = 2 * bytes_of(parameters_of(model_.parameters()));
 };

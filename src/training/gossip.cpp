@@ -8,8 +8,8 @@
 #include <guozhuang/operations.hpp>
 #include <guozhuang/plan.hpp>
 #include <new>
-#include <type_traits>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "training/random.hpp"
