@@ -18,9 +18,9 @@ namespace guozhuang {
 
 /// How a GradScaler chooses its scale; the same on all ranks.
 struct GradScalerOptions {
-    double initial_scale = 65536;  ///< a power of two loses no bits; so are the factors
-    double growth = 2;             ///< multiplies the scale after growth_interval good steps; >= 1
-    double backoff = 0.5;          ///< multiplies it after an overflow; above 0, below 1
+    double initial_scale = 65536;  ///< powers of two, here and below, lose no bits
+    double growth = 2;     ///< multiplies the scale after growth_interval good steps; at least 1
+    double backoff = 0.5;  ///< multiplies it after an overflow; above 0, below 1
     std::int64_t growth_interval = 2000;  ///< good steps in a row; at least 1
     /// Gradients are scaled down to this global 2-norm, counted without the loss scale. At least 0.
     double max_norm = std::numeric_limits<double>::infinity();
@@ -64,8 +64,9 @@ public:
     /// if the pass only accumulates. Otherwise waits for the averages. If any is infinite or NaN,
     /// all ranks leave the batch out, and the scale is multiplied by `backoff`; if not, they are
     /// divided by the scale, clipped, and the optimizer steps. Returns true either way: the trainer
-    /// then clears the gradients. Both are read off one norm (see norm(), in f64): finite
-    /// gradients of 16 or 32 bits never count as an overflow, f64 from a norm of about 1e154 does.
+    /// then clears the gradients. One norm() tells overflows and serves for clipping. It adds up in
+    /// f64, so finite gradients of 16 or 32 bits never count as an overflow; those of f64 do from a
+    /// norm of about 1e154 on.
     ///
     /// A rank that skips alone, because somebody has changed its gradients after synchronize(),
     /// ends with Error(mismatch) on all ranks in their next batch. Throws Error(invalid_argument)
@@ -76,10 +77,11 @@ public:
                       "give the DistributedOptimizer the GradScaler in place of the optimizer that "
                       "the GradScaler wraps");
         require_own(optimizer.wrapped());
+        has_overflowed_ = false;
         try {
             return optimizer.step();
         } catch (const Error&) {
-            if (!std::exchange(has_overflowed_, false)) throw;
+            if (!has_overflowed_) throw;
         }
         optimizer.discard("the reduced gradients are not finite");  // each rank by itself: all do
         skip();
@@ -118,7 +120,7 @@ private:
     double scale_;
     std::int64_t good_steps_ = 0;  ///< since the scale has changed
     std::int64_t skipped_ = 0;
-    bool has_overflowed_ = false;
+    bool has_overflowed_ = false;  ///< the last step() has found gradients that are not finite
     /// The norm of gradients that are divided already: the wrapped optimizer has thrown, and
     /// another call of step() steps with them.
     std::optional<double> divided_;

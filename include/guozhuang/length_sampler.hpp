@@ -47,6 +47,7 @@ public:
     /// This rank's samples of a step, the longest first. Throws Error(invalid_argument) if there
     /// are not so many steps. Valid until the next set_epoch().
     std::span<const std::size_t> batch(std::size_t step) const&;
+    std::span<const std::size_t> batch(std::size_t step) && = delete;
 
 private:
     void sort_windows(std::vector<std::size_t>& order, std::uint64_t epoch) const;

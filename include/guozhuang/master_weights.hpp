@@ -22,6 +22,7 @@ public:
     /// The parameters with these copies as values and gradients, under the same names. Their memory
     /// stays where it is as long as this object, or one that is moved from it, lives.
     const std::vector<Parameter>& parameters() const& noexcept { return copies_; }
+    const std::vector<Parameter>& parameters() && = delete;
     /// Copies the gradients, times `factor`, which is applied in the dtype of the copies. Values
     /// that are no longer those that write_values() has written are copied, too.
     void read(double factor);

@@ -69,7 +69,6 @@ void GradScaler::require_own(const GradScaler& wrapped) const {
 }
 
 void GradScaler::step() {
-    has_overflowed_ = false;
     const double norm = guozhuang::norm(gradients_, options_.elements);
     if (!std::isfinite(norm)) {
         has_overflowed_ = true;

@@ -6,7 +6,10 @@
 #include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/master_weights.hpp>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error_text.hpp"
 
@@ -21,12 +24,15 @@ DType dtype_of_copy(DType dtype) {
     return is_16_bit(dtype) ? DType::f32 : dtype;
 }
 
+[[noreturn]] void refuse_parameter(const Parameter& parameter, const std::string& problem) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("MasterWeights: {} {}", base::quote(parameter.name), problem),
+                {.tensor = parameter.name, .operation = "MasterWeights"});
+}
+
 void check_trainable(const Parameter& parameter) {
     const auto require = [&](bool is_right, const std::string& problem) {
-        if (!is_right)
-            throw Error(ErrorCode::invalid_argument,
-                        fmt::format("MasterWeights: {} {}", base::quote(parameter.name), problem),
-                        {.tensor = parameter.name, .operation = "MasterWeights"});
+        if (!is_right) refuse_parameter(parameter, problem);
     };
     for (const auto* const tensor : {&parameter.value, &parameter.gradient}) {
         require(tensor->device.kind == DeviceKind::host,
@@ -45,10 +51,24 @@ void check_trainable(const Parameter& parameter) {
                         name_of(parameter.value.dtype), name_of(parameter.gradient.dtype)));
 }
 
+/// The copies of one value would overwrite each other's updates.
+void check_distinct(const std::vector<Parameter>& parameters) {
+    std::map<const void*, const Parameter*> known;
+    for (const auto& parameter : parameters) {
+        if (parameter.value.count() == 0) continue;
+        const auto& other = *known.try_emplace(parameter.value.data, &parameter).first->second;
+        if (other.gradient.data != parameter.gradient.data)
+            refuse_parameter(parameter, fmt::format("and {} have the same value, but not the same "
+                                                    "gradient",
+                                                    base::quote(other.name)));
+    }
+}
+
 }  // namespace
 
 MasterCopies::MasterCopies(std::vector<Parameter> parameters) : trained_(std::move(parameters)) {
     std::erase_if(trained_, [](const Parameter& each) { return !each.has_gradient(); });
+    check_distinct(trained_);
     for (const auto& parameter : trained_) {
         check_trainable(parameter);
         auto copy = parameter;
@@ -78,7 +98,7 @@ void MasterCopies::read(double factor) {
         if (is_16_bit(trained_[i].value.dtype) && !is_current(i))
             convert(trained_[i].value, copy.value);
         convert(trained_[i].gradient, copy.gradient);
-        scale(copy.gradient, factor);
+        if (factor != 1) scale(copy.gradient, factor);
     }
 }
 

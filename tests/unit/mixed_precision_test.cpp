@@ -1,6 +1,5 @@
 // Loss scaling and master weights.
 #include <cmath>
-#include <cstring>
 #include <guozhuang/convert.hpp>
 #include <guozhuang/grad_scaler.hpp>
 #include <guozhuang/guozhuang.hpp>
@@ -40,8 +39,7 @@ std::vector<float> widened(const std::vector<Short>& values) {
 
 std::string refusal(const std::function<void()>& act) {
     const auto error = error_of(act);
-    if (!error) return "";
-    return error->code() == ErrorCode::invalid_argument ? error->what() : "another error";
+    return !error ? "" : error->code() == ErrorCode::invalid_argument ? error->what() : "another";
 }
 
 /// Gradient descent on f32 memory.
@@ -458,7 +456,6 @@ TEST_CASE("misuse of scalers and master weights is an error at once") {
         const auto construct = [&](const GradScalerOptions& options) {
             return refusal([&] { GradScaler(descent, single.parameters(), options); });
         };
-        CHECK(construct({}) == "");
         CHECK(construct({.initial_scale = 0}).find("GradScaler: initial_scale is 0; ") == 0);
         CHECK(construct({.initial_scale = 1e39}).find("initial_scale is 1e+39") !=
               std::string::npos);
@@ -476,8 +473,12 @@ TEST_CASE("misuse of scalers and master weights is an error at once") {
                   optimizer.step();
               }).find("call the scaler's step(), which leaves such a batch out") !=
               std::string::npos);
-        CHECK(scaler.step(optimizer));
-        CHECK(scaler.skipped() == 1);
+        optimizer.discard("not the scaler's");
+        const auto hook = optimizer.on_gradient();
+        hook(std::size_t{0});
+        const auto twice = refusal([&] { hook(std::size_t{0}); });
+        CHECK(twice.find("marked ready twice") != std::string::npos);
+        CHECK((refusal([&] { scaler.step(optimizer); }) == twice && scaler.skipped() == 0));
 
         const auto copies = [&](std::vector<Parameter> parameters) {
             return refusal([&] { MasterCopies{std::move(parameters)}; });
@@ -492,6 +493,8 @@ TEST_CASE("misuse of scalers and master weights is an error at once") {
         CHECK(copies({{"w", doubles, half.gradient}}) ==
               "MasterWeights: 'w' has a value of f64, which cannot be trained with a gradient of "
               "f16");
+        CHECK(copies({{"a", half.value, half.gradient}, {"b", half.value, half.value}}) ==
+              "MasterWeights: 'b' and 'a' have the same value, but not the same gradient");
         CHECK(copies({{"w", integers, integers}}).find("MasterWeights: 'w' is i32;") == 0);
     });
 }
