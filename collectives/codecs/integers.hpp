@@ -41,7 +41,8 @@ inline void encode(std::span<float> values, std::span<const float> magnitudes, i
     for (std::size_t i = 0; i < values.size(); ++i) {
         const float step = magnitudes[i / block] / static_cast<float>(levels);
         const bool zero = !(step > 0) || !std::isfinite(step);
-        const float integer = zero ? 0 : std::nearbyint(values[i] / step);
+        const auto most = static_cast<float>(levels);  // subnormal steps are not exact
+        const float integer = zero ? 0 : std::clamp(std::nearbyint(values[i] / step), -most, most);
         out[i] = static_cast<std::int8_t>(integer);
         values[i] = std::isfinite(step) ? values[i] - integer * step : 0;
     }

@@ -28,7 +28,7 @@ inline std::size_t number_of(std::size_t count, double density) {
 /// Fills `out`, in the order of the indices, and leaves in `values` all that is not sent. Elements
 /// that are not finite count as the largest.
 inline void encode(std::span<float> values, std::span<Entry> out) {
-    const auto rank_of = [&](std::uint32_t index) {
+    const auto magnitude_of = [&](std::uint32_t index) {
         const float magnitude = std::abs(values[index]);
         return std::isnan(magnitude) ? HUGE_VALF : magnitude;
     };
@@ -36,7 +36,7 @@ inline void encode(std::span<float> values, std::span<Entry> out) {
     std::iota(order.begin(), order.end(), 0u);
     const auto end = order.begin() + static_cast<std::ptrdiff_t>(out.size());
     std::nth_element(order.begin(), end, order.end(), [&](std::uint32_t a, std::uint32_t b) {
-        const float of_a = rank_of(a), of_b = rank_of(b);
+        const float of_a = magnitude_of(a), of_b = magnitude_of(b);
         return of_a != of_b ? of_a > of_b : a < b;
     });
     std::sort(order.begin(), end);

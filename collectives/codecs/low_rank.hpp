@@ -20,12 +20,28 @@ struct Extents {
     std::size_t right() const noexcept { return columns * rank; }
 };
 
-/// The same numbers between -1 and 1 on every rank.
+/// A number between -1 and 1, the same on every rank.
+inline float draw(std::uint32_t& state) {
+    state = state * 1664525u + 1013904223u;
+    return static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31F;
+}
+
 inline void start(std::span<float> right) {
     std::uint32_t state = 1;
-    for (float& value : right) {
-        state = state * 1664525u + 1013904223u;
-        value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31F;
+    for (float& value : right) value = draw(state);
+}
+
+/// Draws columns anew that are zero or not finite, and would stay so: of `right`, in the last step.
+inline void restart(const Extents& of, std::span<float> right) {
+    for (std::size_t k = 0; k < of.rank; ++k) {
+        bool useful = false, finite = true;
+        for (std::size_t j = 0; j < of.columns; ++j) {
+            useful |= right[j * of.rank + k] != 0;
+            finite &= std::isfinite(right[j * of.rank + k]);
+        }
+        if (useful && finite) continue;
+        std::uint32_t state = static_cast<std::uint32_t>(k);
+        for (std::size_t j = 0; j < of.columns; ++j) right[j * of.rank + k] = draw(state);
     }
 }
 

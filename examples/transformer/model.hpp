@@ -18,7 +18,7 @@ struct Size {
     std::size_t heads = 4;      ///< of attention
     std::size_t layers = 2;     ///< blocks
     std::size_t classes = 256;  ///< that the model chooses from
-    /// A GPT, which foretells the next token at each position from those before it; false: an
+    /// A GPT, which predicts the next token at each position from those before it; false: an
     /// encoder like BERT, which sees the whole sequence and gives it one class.
     bool causal = true;
 };
@@ -36,6 +36,8 @@ struct Batch {
 class Model {
 public:
     Model(const Size& size, std::uint32_t seed);
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
 
     /// In forward order, side by side in memory. They live as long as the model.
     std::vector<Tensor> parameters() const { return store_.tensors(); }

@@ -28,8 +28,8 @@ Sayings load_sayings(const std::filesystem::path& directory,
 /// A part of the sayings, without copies of the rest: those from `first` to before `last`.
 Sayings part_of(const Sayings& sayings, std::size_t first, std::size_t last);
 
-/// For a GPT: windows of all texts, one after the other, which overlap by the byte that only the
-/// earlier one foretells.
+/// For a GPT: windows of all texts, one after the other, which overlap by a byte, that the
+/// earlier one predicts.
 class Windows {
 public:
     Windows(const Sayings& sayings, std::size_t length);

@@ -12,6 +12,11 @@ struct GridShape {
     int pipeline = 1;  ///< stages, each with some of the layers
 };
 
+/// Counts from 0 in each direction.
+struct GridPosition {
+    int data = 0, tensor = 0, pipeline = 0;
+};
+
 /// The ranks of a job as a grid, for training that is parallel in several ways (M. Shoeybi et al.,
 /// "Megatron-LM", 2019; D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
 /// Clusters Using Megatron-LM", 2021). Ranks of a tensor set are neighbours, so they are on one
@@ -20,15 +25,15 @@ struct GridShape {
 class GUOZHUANG_API Grid {
 public:
     /// Collective over the job: every rank calls it with the same shape. Creates the process sets
-    /// of all ranks. Throws Error(invalid_argument) unless the shape has as many positions as there
-    /// are ranks, and what ProcessSet::create() throws.
+    /// of all ranks, which live as long as the session: one for each data and each tensor set.
+    /// Throws Error(invalid_argument) unless the shape has as many positions as there are ranks;
+    /// Error(mismatch) on all ranks if their shapes differ; what ProcessSet::create() throws.
     explicit Grid(const GridShape& shape, Session* session = nullptr);
 
     const GridShape& shape() const noexcept { return shape_; }
-    /// The position of this rank, from 0 in each direction.
-    GridShape position() const noexcept { return position_; }
+    const GridPosition& position() const noexcept { return position_; }  ///< of this rank
     /// The rank of the job at a position. Throws Error(invalid_argument) for one outside the grid.
-    int rank_at(const GridShape& position) const;
+    int rank_at(const GridPosition& position) const;
 
     /// The ranks with the same part of the model as this one: gradients are averaged over them.
     const ProcessSet& data() const noexcept { return data_; }
@@ -40,7 +45,8 @@ public:
     int next_stage() const;
 
 private:
-    GridShape shape_, position_;
+    GridShape shape_;
+    GridPosition position_;
     ProcessSet data_, tensor_;
 };
 

@@ -31,7 +31,7 @@ enum class Memory : std::uint8_t {
     share
 };
 
-/// How gradients are made smaller on their way, with fewer bits (docs/training/compression.md).
+/// How gradients are compressed for the wire (docs/training/compression.md).
 enum class Codec : std::uint8_t {
     none,
     int8,     ///< a byte for each element, and a scale for each 256
@@ -48,10 +48,10 @@ GUOZHUANG_API std::string_view name_of(Codec codec) noexcept;
 /// A codec and its settings; the same on all ranks.
 struct Compression {
     Codec codec = Codec::none;
-    double density = 0.01;  ///< topk: the part of the elements that is sent, at least one a tensor
+    double density = 0.01;  ///< topk: the fraction of elements that is sent, at least one a tensor
     int rank = 4;           ///< powersgd: columns of the thin matrices
-    /// Whether what a step could not say is added to the next step's gradients. It takes as much
-    /// memory as they. Without it onebit and topk need not converge.
+    /// Whether the error of a step is added to the next step's gradients. Without it onebit and
+    /// topk need not converge. A codec takes at least as much memory as the gradients.
     bool error_feedback = true;
 };
 
@@ -97,8 +97,10 @@ struct OptimizerOptions {
     /// value is compared; the caller reduces its gradient.
     std::span<float> uses = {};
     /// With a codec, gradients (f32, on the host; op average or sum) are reduced within
-    /// synchronize(), once all ranks have all of them, instead of while backward runs. Cannot be
-    /// combined with Memory::share or gradients with the same memory.
+    /// synchronize(), once all ranks have all of them, instead of while backward runs. So all ranks
+    /// synchronise their optimizers in the same order, and synchronize_for() and a discard() after
+    /// close() may block until all have come. Cannot be combined with Memory::share or gradients
+    /// with the same memory.
     Compression compression = {};
     /// For each parameter the number of its group, or a negative number for none. Gradients of a
     /// group that have the same dtype and device travel together, whatever their size. Empty: no

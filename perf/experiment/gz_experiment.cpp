@@ -2,6 +2,7 @@
 // what each step took and brought.
 #include <fmt/format.h>
 
+#include <array>
 #include <bit>
 #include <chrono>
 #include <CLI/CLI.hpp>
@@ -44,8 +45,8 @@ double slowness_of(const std::string& slow) {
     int slow_rank = 0;
     double factor = 0;
     char rest = 0;
-    if (std::sscanf(slow.c_str(), "%d:%lf%c", &slow_rank, &factor, &rest) != 2 || factor < 1 ||
-        slow_rank < 0 || slow_rank >= size())
+    if (std::sscanf(slow.c_str(), "%d:%lf%c", &slow_rank, &factor, &rest) != 2 ||
+        !(factor >= 1 && factor <= 1e6) || slow_rank < 0 || slow_rank >= size())
         throw std::runtime_error(
             fmt::format("--slow takes RANK:FACTOR, a rank below {} and a factor from 1, not '{}'",
                         size(), slow));
@@ -110,6 +111,7 @@ void run(const Options& options) {
     allreduce(counters.stale_max, {.op = ReduceOp::max});
     allreduce(counters.dropped);
     allreduce(counters.state_bytes, {.op = ReduceOp::max});
+    check_consistent(task->parameters());
     const auto sums = score(*task, share);
     lines.write({{"kind", "end"},
                  {"method", options.method},

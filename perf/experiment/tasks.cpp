@@ -28,6 +28,23 @@ std::vector<std::size_t> first_numbers(std::size_t count) {
     return all;
 }
 
+/// Parameters of a model whose tensors are spans, matrices with their shape: a bias follows the
+/// weight of its layer and has an element for each column; the rows of tables have `width`.
+template <class Model>
+std::vector<Parameter> parameters_with_shapes(Model& model, std::size_t width) {
+    auto parameters = parameters_of(model.parameters());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        auto& [name, value, gradient] = parameters[i];
+        std::size_t columns = value.count();
+        if (name.ends_with(".weight")) columns = parameters[i + 1].value.count();
+        if (name == "tokens" || name == "positions") columns = width;
+        if (columns == value.count()) continue;
+        value.shape = gradient.shape = {static_cast<std::int64_t>(value.count() / columns),
+                                        static_cast<std::int64_t>(columns)};
+    }
+    return parameters;
+}
+
 std::size_t bytes_of(const std::vector<Parameter>& parameters) {
     std::size_t bytes = 0;
     for (const auto& parameter : parameters) bytes += parameter.value.bytes();
@@ -46,7 +63,7 @@ public:
           steps_(options.steps),
           sgd_(model_.parameters(), static_cast<float>(rate_), steps_) {}
 
-    std::vector<Parameter> parameters() override { return parameters_of(model_.parameters()); }
+    std::vector<Parameter> parameters() override { return parameters_with_shapes(model_, 0); }
     double backward(std::size_t step, Share share,
                     const std::function<void(std::size_t)>& done) override {
         return model_.backward(batch_of(training_, part_of(order_.batch(step), share)), done);
@@ -103,7 +120,9 @@ public:
           rate_(static_cast<float>(options.rate > 0 ? options.rate : 3e-3)),
           adam_(model_.parameters(), rate_, options.steps) {}
 
-    std::vector<Parameter> parameters() override { return parameters_of(model_.parameters()); }
+    std::vector<Parameter> parameters() override {
+        return parameters_with_shapes(model_, size_.width);
+    }
     double backward(std::size_t step, Share share,
                     const std::function<void(std::size_t)>& done) override {
         const auto windows = experiment::part_of(order_.batch(step), share);

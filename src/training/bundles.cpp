@@ -42,11 +42,6 @@ void check(const OptimizerOptions& options, std::size_t parameters) {
 
 }  // namespace
 
-ProcessSet ranks_of(const OptimizerOptions& options) {
-    const bool has_set = options.process_set != ProcessSet();
-    return has_set ? options.process_set : ProcessSet(options.session);
-}
-
 Bundles::Bundles(const std::vector<Parameter>& parameters, const OptimizerOptions& options) {
     const bool tracks_uses = !options.uses.empty();
     if (parameters.empty() && !tracks_uses) refuse(options.name, "there are no parameters");

@@ -8,9 +8,6 @@
 
 namespace guozhuang {
 
-/// The ranks that train together.
-ProcessSet ranks_of(const OptimizerOptions& options);
-
 /// The bundles in which an optimizer's gradients travel, and an index of its parameters. Throws
 /// Error(invalid_argument) as GradientReducer's constructor does.
 struct Bundles {

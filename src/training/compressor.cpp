@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <guozhuang/operations.hpp>
+#include <limits>
+#include <map>
 #include <new>
 #include <span>
 #include <utility>
@@ -15,26 +19,33 @@
 #include "collectives/codecs/low_rank.hpp"
 #include "collectives/codecs/signs.hpp"
 #include "training/refuse.hpp"
+#include "training/values.hpp"
 
 namespace guozhuang {
 namespace {
 
 using namespace codecs;
 
-/// A gradient, and what this rank would send of it: itself plus what earlier steps have kept back.
+/// A gradient, and the errors of earlier steps: while a step encodes, together with the gradient.
 struct Source {
+    std::string name;
     std::span<float> gradient;
     Shape shape;
-    std::vector<float> wanted;
+    std::vector<float> residual;
 };
 
-/// The common part of all codecs. Buffers are made once, so that a step cannot fail for want of
-/// them.
-class Base : public Compressor {
+std::string text_of(const Shape& shape) {
+    std::string text;
+    for (const auto extent : shape) text += fmt::format("{}{}", text.empty() ? "[" : ", ", extent);
+    return text.empty() ? "[]" : text + "]";
+}
+
+/// The common part of all codecs.
+class ErrorFeedback : public Compressor {
 public:
-    Base(Bundles& bundles, const OptimizerOptions& options)
+    ErrorFeedback(Bundles& bundles, const OptimizerOptions& options)
         : options_(options),
-          set_(ranks_of(options)),
+          set_(ranks_of(options.session, options.process_set)),
           ranks_(set_.size()),
           tokens_(bundles.tensors.size()) {
         for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -45,7 +56,8 @@ public:
                     continue;
                 }
                 const auto count = tensor.count();
-                sources_.push_back({{static_cast<float*>(tensor.data), count},
+                sources_.push_back({name,
+                                    {static_cast<float*>(tensor.data), count},
                                     tensor.shape,
                                     std::vector<float>(count)});
             }
@@ -54,27 +66,44 @@ public:
         }
     }
 
+    void append_agreements(std::vector<Agreement>& agreements) const override {
+        const auto& [codec, density, rank, error_feedback] = options_.compression;
+        agreements.push_back({.what = "kinds of compression",
+                              .value = fmt::format("{}, density {}, rank {}, error feedback {}",
+                                                   name_of(codec), density, rank, error_feedback)});
+        for (const auto& source : sources_)
+            agreements.push_back({.tensor = source.name,
+                                  .what = "shapes of gradients",
+                                  .value = text_of(source.shape)});
+    }
+
     void reduce(const std::string& optimizer) override {
         for (auto& source : sources_) {
-            if (!options_.compression.error_feedback) std::ranges::fill(source.wanted, 0.0F);
-            for (std::size_t i = 0; i < source.wanted.size(); ++i)
-                source.wanted[i] += source.gradient[i];
+            if (!options_.compression.error_feedback) std::ranges::fill(source.residual, 0.0F);
+            for (std::size_t i = 0; i < source.residual.size(); ++i)
+                source.residual[i] += source.gradient[i];
         }
+        name_ = "optimizer " + optimizer + ": ";
         try {
-            name_ = "optimizer " + optimizer + ": ";
             exchange();
         } catch (const std::bad_alloc&) {
             set_.end_job_without_memory("DistributedOptimizer");
+        } catch (...) {  // the batch has failed, and its gradients with it
+            for (auto& source : sources_) std::ranges::fill(source.residual, 0.0F);
+            throw;
         }
+        for (auto& source : sources_)
+            for (float& error : source.residual)
+                if (!std::isfinite(error)) error = 0;
     }
 
 protected:
     virtual void exchange() = 0;
 
-    AllreduceOptions by(std::string_view what, ReduceOp op) const {
+    AllreduceOptions options_for(std::string_view what, ReduceOp op) const {
         return {.name = name_ + std::string(what), .op = op, .process_set = set_};
     }
-    /// By which a sum over so many ranks is multiplied.
+    /// Multiplies a sum over so many contributors.
     float factor(std::size_t contributors) const {
         const double count =
             options_.op == ReduceOp::average ? static_cast<double>(contributors) : 1;
@@ -92,14 +121,14 @@ private:
 };
 
 /// Two operations: the magnitudes that all ranks have in common, then integers.
-class Integers final : public Base {
+class Integers final : public ErrorFeedback {
 public:
     Integers(Bundles& bundles, const OptimizerOptions& options)
-        : Base(bundles, options), levels_(std::max(1, integers::largest / ranks_)) {
+        : ErrorFeedback(bundles, options), levels_(std::max(1, integers::largest / ranks_)) {
         std::size_t blocks = 0, count = 1;
         for (const auto& source : sources_) {
-            blocks += integers::blocks_of(source.wanted.size());
-            count += source.wanted.size();
+            blocks += integers::blocks_of(source.residual.size());
+            count += source.residual.size();
         }
         magnitudes_.resize(blocks);
         integers_.resize(count);
@@ -108,17 +137,17 @@ public:
 private:
     void exchange() override {
         for_each([&](Source& source, auto magnitudes, auto) {
-            integers::magnitudes(source.wanted, magnitudes);
+            integers::magnitudes(source.residual, magnitudes);
         });
-        allreduce(magnitudes_, by("magnitudes", ReduceOp::max));
+        allreduce(magnitudes_, options_for("magnitudes", ReduceOp::max));
         for_each([&](Source& source, auto magnitudes, auto values) {
-            integers::encode(source.wanted, magnitudes, levels_, values);
+            integers::encode(source.residual, magnitudes, levels_, values);
         });
         integers_.back() = 1;  // joined ranks send none
-        allreduce(integers_, by("integers", ReduceOp::sum));
-        const float by_all = factor(static_cast<std::size_t>(integers_.back()));
+        allreduce(integers_, options_for("integers", ReduceOp::sum));
+        const float multiplier = factor(static_cast<std::size_t>(integers_.back()));
         for_each([&](Source& source, auto magnitudes, auto values) {
-            integers::decode(values, magnitudes, levels_, by_all, source.gradient);
+            integers::decode(values, magnitudes, levels_, multiplier, source.gradient);
         });
     }
     /// Calls `act` with each source, its blocks' magnitudes and its integers.
@@ -127,7 +156,7 @@ private:
         std::span<float> magnitudes = magnitudes_;
         std::span<std::int8_t> values = integers_;
         for (auto& source : sources_) {
-            const auto count = source.wanted.size(), blocks = integers::blocks_of(count);
+            const auto count = source.residual.size(), blocks = integers::blocks_of(count);
             act(source, magnitudes.first(blocks), values.first(count));
             magnitudes = magnitudes.subspan(blocks);
             values = values.subspan(count);
@@ -140,9 +169,9 @@ private:
 };
 
 /// Every rank gets every other's message, and adds up what they stand for, in the order of ranks.
-class Gathered : public Base {
+class Gathered : public ErrorFeedback {
 public:
-    using Base::Base;
+    using ErrorFeedback::ErrorFeedback;
 
 private:
     virtual std::size_t bytes_of(std::size_t count) const = 0;
@@ -152,24 +181,25 @@ private:
 
     void exchange() override {
         std::size_t bytes = 0;
-        for (const auto& source : sources_) bytes += bytes_of(source.wanted.size());
+        for (const auto& source : sources_) bytes += bytes_of(source.residual.size());
         own_.resize(bytes);
         std::span<std::uint8_t> left = own_;
         for (auto& source : sources_) {
-            const auto size = bytes_of(source.wanted.size());
+            const auto size = bytes_of(source.residual.size());
             encode(source, left.first(size));
             left = left.subspan(size);
         }
+        if (bytes == 0) return;
         const auto all = all_gather(TensorView(own_, {1, static_cast<std::int64_t>(bytes)}),
                                     {.name = name_ + "messages", .process_set = set_});
         std::span<const std::uint8_t> messages = all.values<std::uint8_t>();
-        const float by_all = factor(messages.size() / bytes);
+        const float multiplier = factor(messages.size() / bytes);
         for (auto& source : sources_) std::ranges::fill(source.gradient, 0.0F);
         for (; !messages.empty(); messages = messages.subspan(bytes)) {
             auto rest = messages.first(bytes);
             for (auto& source : sources_) {
-                const auto size = bytes_of(source.wanted.size());
-                decode(rest.first(size), by_all, source.gradient);
+                const auto size = bytes_of(source.residual.size());
+                decode(rest.first(size), multiplier, source.gradient);
                 rest = rest.subspan(size);
             }
         }
@@ -185,7 +215,7 @@ public:
 private:
     std::size_t bytes_of(std::size_t count) const override { return signs::bytes_of(count); }
     void encode(Source& source, std::span<std::uint8_t> message) override {
-        signs::encode(source.wanted, message);
+        signs::encode(source.residual, message);
     }
     void decode(std::span<const std::uint8_t> message, float factor,
                 std::span<float> sum) override {
@@ -203,13 +233,13 @@ private:
     }
     void encode(Source& source, std::span<std::uint8_t> message) override {
         entries_.resize(message.size() / sizeof(largest::Entry));
-        largest::encode(source.wanted, entries_);
-        std::memcpy(message.data(), entries_.data(), message.size());
+        largest::encode(source.residual, entries_);
+        if (!message.empty()) std::memcpy(message.data(), entries_.data(), message.size());
     }
     void decode(std::span<const std::uint8_t> message, float factor,
                 std::span<float> sum) override {
         entries_.resize(message.size() / sizeof(largest::Entry));
-        std::memcpy(entries_.data(), message.data(), message.size());
+        if (!message.empty()) std::memcpy(entries_.data(), message.data(), message.size());
         largest::decode(entries_, factor, sum);
     }
 
@@ -218,13 +248,13 @@ private:
 
 /// Two operations: all left factors, then all right ones. Gradients that their factors would not
 /// make smaller travel with the left ones, as they are.
-class LowRank final : public Base {
+class LowRank final : public ErrorFeedback {
 public:
-    LowRank(Bundles& bundles, const OptimizerOptions& options) : Base(bundles, options) {
-        std::size_t left = 0, right = 0;
+    LowRank(Bundles& bundles, const OptimizerOptions& options) : ErrorFeedback(bundles, options) {
+        std::size_t left = 1, right = 0;
         for (const auto& source : sources_) {
             const auto extents = extents_of(source);
-            left += extents.rank > 0 ? extents.left() : source.wanted.size();
+            left += extents.rank > 0 ? extents.left() : source.residual.size();
             right += extents.right();
         }
         left_.resize(left);
@@ -234,9 +264,9 @@ public:
 
 private:
     low_rank::Extents extents_of(const Source& source) const {
-        if (source.shape.size() < 2 || source.wanted.empty()) return {};
+        if (source.shape.size() < 2 || source.residual.empty()) return {};
         const auto rows = static_cast<std::size_t>(source.shape[0]),
-                   columns = source.wanted.size() / rows;
+                   columns = source.residual.size() / rows;
         const auto rank = static_cast<std::size_t>(options_.compression.rank);
         return rank * (rows + columns) < rows * columns ? low_rank::Extents{rows, columns, rank}
                                                         : low_rank::Extents{};
@@ -245,28 +275,34 @@ private:
     void exchange() override {
         for_each([&](const auto& extents, Source& source, auto left, auto right) {
             if (extents.rank > 0)
-                low_rank::multiply(extents, source.wanted, right, left);
+                low_rank::multiply(extents, source.residual, right, left);
             else
-                std::ranges::copy(source.wanted, left.begin());
+                std::ranges::copy(source.residual, left.begin());
         });
-        allreduce(left_, by("left factors", ReduceOp::average));
+        left_.back() = 1;  // joined ranks send 0
+        allreduce(left_, options_for("left factors", ReduceOp::sum));
+        const float contributors = left_.back();
         for_each([&](const auto& extents, Source& source, auto left, auto right) {
-            if (extents.rank == 0) return;
+            if (extents.rank == 0) {
+                for (float& element : left) element /= contributors;
+                return;
+            }
             low_rank::orthonormalise(extents, left);
-            low_rank::multiply_transposed(extents, source.wanted, left, right);
+            low_rank::multiply_transposed(extents, source.residual, left, right);
         });
-        allreduce(right_, by("right factors", ReduceOp::average));
-        const bool sums = options_.op == ReduceOp::sum;
-        const auto scale = static_cast<float>(options_.gradient_scale * (sums ? ranks_ : 1));
+        allreduce(right_, options_for("right factors", ReduceOp::sum));
+        for (float& element : right_) element /= contributors;
+        const float scale = factor(1) * (options_.op == ReduceOp::sum ? contributors : 1);
         for_each([&](const auto& extents, Source& source, auto left, auto right) {
             if (extents.rank > 0)
                 low_rank::product(extents, left, right, 1, source.gradient);
             else
                 std::ranges::copy(left, source.gradient.begin());
-            for (std::size_t i = 0; i < source.wanted.size(); ++i) {
-                source.wanted[i] = extents.rank > 0 ? source.wanted[i] - source.gradient[i] : 0;
+            for (std::size_t i = 0; i < source.residual.size(); ++i) {
+                source.residual[i] = extents.rank > 0 ? source.residual[i] - source.gradient[i] : 0;
                 source.gradient[i] *= scale;
             }
+            low_rank::restart(extents, right);
         });
     }
     /// Calls `act` with each source, its extents and its part of both buffers.
@@ -275,7 +311,7 @@ private:
         std::span<float> left = left_, right = right_;
         for (auto& source : sources_) {
             const auto extents = extents_of(source);
-            const auto taken = extents.rank > 0 ? extents.left() : source.wanted.size();
+            const auto taken = extents.rank > 0 ? extents.left() : source.residual.size();
             act(extents, source, left.first(taken), right.first(extents.right()));
             left = left.subspan(taken);
             right = right.subspan(extents.right());
@@ -298,10 +334,27 @@ void check(const Bundles& bundles, const OptimizerOptions& options) {
                          options.compression.density));
     if (options.compression.rank < 1)
         fail(fmt::format("has a rank of {}; it must be 1 at least", options.compression.rank));
-    for (std::size_t i = 0; i < bundles.tied_to.size(); ++i)
-        if (bundles.tied_to[i] != i) fail("does not take gradients with the same memory");
+    const int ranks = ranks_of(options.session, options.process_set).size();
+    if (options.compression.codec == Codec::int8 && ranks > integers::largest)
+        fail(fmt::format("takes {} ranks at most; there are {}", integers::largest, ranks));
+    std::map<const std::byte*, std::pair<const std::byte*, std::string>> memory;  // end, name
     for (const auto& bundle : bundles.tensors)
         for (const auto& [tensor_name, tensor] : bundle) {
+            const auto bytes = tensor.memory();
+            if (tensor.data == nullptr && !bytes.empty())
+                fail(base::quote(tensor_name) + " has no memory", tensor_name);
+            if (!tensor.strides.empty())
+                fail(fmt::format("takes contiguous gradients; {} has strides",
+                                 base::quote(tensor_name)),
+                     tensor_name);
+            if (tensor.count() > std::numeric_limits<std::uint32_t>::max())
+                fail(fmt::format("takes 2^32 elements at most; {} has {}", base::quote(tensor_name),
+                                 tensor.count()),
+                     tensor_name);
+            if (!bytes.empty() &&
+                !memory.emplace(bytes.data(), std::pair(bytes.data() + bytes.size(), tensor_name))
+                     .second)
+                fail(base::quote(tensor_name) + " has the memory of another gradient", tensor_name);
             if (tensor.dtype != DType::f32)
                 fail(fmt::format("takes f32 gradients; {} has {}", base::quote(tensor_name),
                                  name_of(tensor.dtype)),
@@ -311,6 +364,11 @@ void check(const Bundles& bundles, const OptimizerOptions& options) {
                                  base::quote(tensor_name), name_of(tensor.device.kind)),
                      tensor_name);
         }
+    const std::byte* end = nullptr;
+    for (const auto& [begin, rest] : memory) {
+        if (begin < end) fail(base::quote(rest.second) + " overlaps another gradient", rest.second);
+        end = rest.first;
+    }
 }
 
 }  // namespace
@@ -326,14 +384,10 @@ std::string_view name_of(Codec codec) noexcept {
     return "unknown";
 }
 
-std::string name_of(const Compression& compression) {
-    return fmt::format("{}, density {}, rank {}, error feedback {}", name_of(compression.codec),
-                       compression.density, compression.rank, compression.error_feedback);
-}
-
 std::unique_ptr<Compressor> make_compressor(Bundles& bundles, const OptimizerOptions& options) {
     const auto codec = options.compression.codec;
     if (codec == Codec::none) return nullptr;
+    if (codec > last_of(Codec{})) refuse(options.name, "there is no codec of that number");
     check(bundles, options);
     if (codec == Codec::int8) return std::make_unique<Integers>(bundles, options);
     if (codec == Codec::onebit) return std::make_unique<Signs>(bundles, options);

@@ -19,6 +19,7 @@
 #include "training/refuse.hpp"
 #include "training/sharing_advice.hpp"
 #include "training/value_check.hpp"
+#include "training/values.hpp"
 
 namespace guozhuang {
 
@@ -41,7 +42,7 @@ struct GradientReducer::State {
     bool tracks_uses() const noexcept { return !options.uses.empty(); }
     std::vector<NamedTensor> gradients() const;
     void make_plan();
-    ProcessSet ranks() const { return ranks_of(options); }
+    ProcessSet ranks() const { return ranks_of(options.session, options.process_set); }
     void set_stream(StreamRef stream);
     void follow_stream();
     void start_batch() {
@@ -225,9 +226,9 @@ std::vector<Agreement> GradientReducer::State::agreements() {
         {.what = "values of backward_passes_per_step",
          .value = std::to_string(options.backward_passes_per_step)},
         {.what = "values of check_values", .value = options.check_values ? "true" : "false"},
-        {.what = "kinds of compression", .value = name_of(options.compression)},
         {.what = "numbers of batches that were reduced and then left out",
          .value = std::to_string(left_out)}};
+    if (compressor) compressor->append_agreements(all);
     if (!value_check.is_due(*plan)) return all;
     note_values();
     const auto& values = value_check.agreements();

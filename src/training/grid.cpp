@@ -1,80 +1,94 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <guozhuang/error.hpp>
 #include <guozhuang/grid.hpp>
+#include <guozhuang/operations.hpp>
+#include <string>
 #include <vector>
 
 namespace guozhuang {
 namespace {
 
-constexpr int GridShape::*directions[] = {&GridShape::tensor, &GridShape::data,
-                                          &GridShape::pipeline};
+/// From the direction in which neighbours lie side by side to that in which they are farthest
+/// apart.
+using Directions = std::array<int, 3>;
+Directions directions(const GridShape& shape) {
+    return {shape.tensor, shape.data, shape.pipeline};
+}
+Directions directions(const GridPosition& position) {
+    return {position.tensor, position.data, position.pipeline};
+}
 
-std::string text_of(const GridShape& shape) {
-    return fmt::format("{{.data = {}, .tensor = {}, .pipeline = {}}}", shape.data, shape.tensor,
-                       shape.pipeline);
+std::string text_of(const Directions& of) {
+    return fmt::format("{{.data = {}, .tensor = {}, .pipeline = {}}}", of[1], of[0], of[2]);
 }
 
 [[noreturn]] void refuse(const std::string& problem) {
     throw Error(ErrorCode::invalid_argument, "Grid: " + problem);
 }
 
-void check(const GridShape& shape, int ranks) {
+/// Collective.
+void check(const Directions& shape, const ProcessSet& all) {
+    const auto shapes = all_gather(shape, {.process_set = all});
+    const auto numbers = shapes.values<int>();
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+        if (numbers[i] != shape[i % 3]) {
+            const auto* theirs = &numbers[i - i % 3];
+            throw Error(ErrorCode::mismatch,
+                        fmt::format("Grid: shapes differ: {} on rank {}, {} on rank {}",
+                                    text_of(shape), all.rank(),
+                                    text_of(Directions{theirs[0], theirs[1], theirs[2]}), i / 3));
+        }
     long long positions = 1;
-    for (const auto direction : directions) {
-        if (shape.*direction < 1 || shape.*direction > ranks)
-            refuse(fmt::format("{} does not fit {} ranks", text_of(shape), ranks));
-        positions *= shape.*direction;
+    for (const int extent : shape) {
+        if (extent < 1 || extent > all.size())
+            refuse(fmt::format("{} does not fit a job of {} rank{}", text_of(shape), all.size(),
+                               all.size() == 1 ? "" : "s"));
+        positions *= extent;
     }
-    if (positions != ranks)
-        refuse(fmt::format("{} has {} positions, but there are {} ranks", text_of(shape), positions,
-                           ranks));
+    if (positions != all.size())
+        refuse(fmt::format("{} has {} positions, and the job {} ranks", text_of(shape), positions,
+                           all.size()));
 }
 
-GridShape position_of(int rank, const GridShape& shape) {
-    GridShape position;
-    for (const auto direction : directions) {
-        position.*direction = rank % shape.*direction;
-        rank /= shape.*direction;
-    }
-    return position;
+GridPosition position_of(int rank, const GridShape& shape) {
+    return {.data = rank / shape.tensor % shape.data,
+            .tensor = rank % shape.tensor,
+            .pipeline = rank / shape.tensor / shape.data};
 }
 
 }  // namespace
 
 Grid::Grid(const GridShape& shape, Session* session) : shape_(shape) {
     const ProcessSet all(session);
-    const int ranks = all.size();
-    check(shape, ranks);
+    check(directions(shape), all);
     position_ = position_of(all.rank(), shape);
     // Every rank creates every set, the same ones in the same order.
-    const auto create = [&](int GridShape::*along) {
-        if (shape.*along == ranks) return all;
+    const auto create = [&](int GridPosition::*along, int extent) {
+        if (extent == all.size()) return all;
         ProcessSet own;
-        for (int first = 0; first < ranks; ++first) {
+        for (int first = 0; first < all.size(); ++first) {
             auto position = position_of(first, shape);
             if (position.*along != 0) continue;
-            std::vector<int> set_ranks;
-            for (; position.*along < shape.*along; ++(position.*along))
-                set_ranks.push_back(rank_at(position));
-            const auto set = ProcessSet::create(set_ranks, session);
+            std::vector<int> ranks;
+            for (; position.*along < extent; ++(position.*along))
+                ranks.push_back(rank_at(position));
+            const auto set = ProcessSet::create(ranks, session);
             if (set.contains(all.rank())) own = set;
         }
         return own;
     };
-    data_ = create(&GridShape::data);
-    tensor_ = create(&GridShape::tensor);
+    data_ = create(&GridPosition::data, shape.data);
+    tensor_ = create(&GridPosition::tensor, shape.tensor);
 }
 
-int Grid::rank_at(const GridShape& position) const {
-    int rank = 0, step = 1;
-    for (const auto direction : directions) {
-        if (position.*direction < 0 || position.*direction >= shape_.*direction)
-            refuse(fmt::format("{} is no position in {}", text_of(position), text_of(shape_)));
-        rank += step * position.*direction;
-        step *= shape_.*direction;
-    }
-    return rank;
+int Grid::rank_at(const GridPosition& position) const {
+    const auto at = directions(position), shape = directions(shape_);
+    for (std::size_t i = 0; i < at.size(); ++i)
+        if (at[i] < 0 || at[i] >= shape[i])
+            refuse(fmt::format("{} is no position in {}", text_of(at), text_of(shape)));
+    return (position.pipeline * shape_.data + position.data) * shape_.tensor + position.tensor;
 }
 
 int Grid::previous_stage() const {

@@ -39,6 +39,7 @@ float magnitude_of(const std::vector<float>& values) {
 
 /// A model of three tensors, of which two are matrices; its values play no part.
 struct Model {
+    bool swapped = false;  ///< the names of the matrices
     std::vector<float> values = std::vector<float>(31 * 20), matrix = values;
     std::vector<float> few = std::vector<float>(7), bias = few;
     std::vector<float> some = std::vector<float>(600), thin = some;
@@ -209,11 +210,10 @@ TEST_CASE("every codec gives all ranks the same bits, and int8 nearly the averag
             });
             for (const auto& steps : all) CHECK(steps == all[0]);
             const auto exact = average(ranks, 0);
-            const float error = distance(all[0][0], exact);
-            if (codec == Codec::int8)
-                CHECK(error <= 5 * 0.51F / static_cast<float>(127 / ranks));
-            else
-                CHECK(error > 0);
+            const float error = distance(all[0][0], exact), largest = 6;  // of the values drawn
+            CHECK(error > 0);
+            CHECK(error <= (codec == Codec::int8 ? largest * 0.51F / static_cast<float>(127 / ranks)
+                                                 : 2 * largest));
         }
 }
 
@@ -237,6 +237,25 @@ TEST_CASE("with error feedback the sum of all steps is the true sum") {
             CHECK(distance(sum_of(), average(ranks, 0)) < 0.02F);
             options.compression.error_feedback = false;
             CHECK(distance(sum_of(), average(ranks, 0)) > 0.02F);
+        }
+}
+
+// A gradient of zeros says nothing of the next one, and infinity and NaN spoil no later step.
+TEST_CASE("codecs go on after zeros, infinity and NaN") {
+    for (const auto codec : all_codecs)
+        for (const float bad : {0.0F, HUGE_VALF, std::nanf("")}) {
+            CAPTURE(name_of(codec), bad);
+            const std::size_t steps = codec == Codec::onebit ? 400 : 60;
+            const auto all = reduced(2, with(codec), steps, [&](int rank, std::size_t step) {
+                if (step == 0) return std::vector<float>(model_size, rank == 0 ? bad : 0.0F);
+                return step == 1 ? random_values(model_size, static_cast<unsigned>(100 * rank))
+                                 : std::vector<float>(model_size);
+            });
+            CHECK(all[0][0] == std::vector<float>(model_size) == (bad == 0));
+            std::vector<float> sum(model_size);
+            for (std::size_t step = 1; step < steps; ++step)
+                for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += all[0][step][i];
+            CHECK(distance(sum, average(2, 0)) < 0.02F);
         }
 }
 
@@ -288,48 +307,62 @@ TEST_CASE("a batch that a rank discards leaves no trace in the next one") {
 }
 
 TEST_CASE("a rank that has joined has no part in what the codecs average") {
-    for (const auto codec : all_codecs) {
-        CAPTURE(name_of(codec));
-        std::vector<std::vector<float>> joined(3), pair(2);
-        const auto step = [&](Session& session, auto& into) {
-            Model model;
-            Nothing nothing;
-            DistributedOptimizer optimizer(nothing, model.parameters(), with(codec));
-            model.set_gradients(
-                random_values(model_size, static_cast<unsigned>(100 * session.rank())));
-            optimizer.step();
-            into[static_cast<std::size_t>(session.rank())] = model.gradients();
-        };
-        run_ranks(3, [&](Session& session) {
-            if (session.rank() < 2) step(session, joined);
-            join();
-        });
-        run_ranks(2, [&](Session& session) { step(session, pair); });
-        // Integers are finer for two ranks than for three.
-        const float tolerance = codec == Codec::int8 ? 0.2F : 1e-6F;
-        CHECK(distance(joined[0], pair[0]) < tolerance);
-        CHECK(joined[0] == joined[1]);
-    }
+    for (const auto codec : all_codecs)
+        for (const auto op : {ReduceOp::average, ReduceOp::sum}) {
+            CAPTURE(name_of(codec), name_of(op));
+            std::vector<std::vector<float>> joined(3), pair(2);
+            auto options = with(codec);
+            options.op = op;
+            const auto step = [&](Session& session, auto& into) {
+                Model model;
+                Nothing nothing;
+                DistributedOptimizer optimizer(nothing, model.parameters(), options);
+                model.set_gradients(
+                    random_values(model_size, static_cast<unsigned>(100 * session.rank())));
+                optimizer.step();
+                into[static_cast<std::size_t>(session.rank())] = model.gradients();
+            };
+            run_ranks(3, [&](Session& session) {
+                if (session.rank() < 2) step(session, joined);
+                join();
+            });
+            run_ranks(2, [&](Session& session) { step(session, pair); });
+            // Integers are finer for two ranks than for three.
+            const float tolerance = codec == Codec::int8 ? 0.4F : 1e-5F;
+            CHECK(distance(joined[0], pair[0]) < tolerance);
+            CHECK(joined[0] == joined[1]);
+        }
 }
 
 TEST_CASE("ranks with different codecs fail by name") {
-    std::vector<std::string> texts(2);
-    run_ranks(2, [&](Session& session) {
-        Model model;
-        Nothing nothing;
-        auto options = with(Codec::topk);
-        if (session.rank() == 1) options.compression.density = 0.2;
-        DistributedOptimizer optimizer(nothing, model.parameters(), options);
-        const auto error = error_of([&] { optimizer.step(); });
-        if (error && error->code() == ErrorCode::mismatch)
-            texts[static_cast<std::size_t>(session.rank())] = error->what();
-    });
-    for (const auto& text : texts) {
-        CAPTURE(text);
-        CHECK(text.find("kinds of compression") != text.npos);
-        CHECK(text.find("topk, density 0.1") != text.npos);
-        CHECK(text.find("topk, density 0.2") != text.npos);
-    }
+    const auto check = [](const std::function<void(Model&, OptimizerOptions&)>& change,
+                          const std::vector<std::string>& parts) {
+        std::vector<std::string> texts(2);
+        run_ranks(2, [&](Session& session) {
+            Model model;
+            Nothing nothing;
+            auto options = with(Codec::topk);
+            options.check_values = false;
+            if (session.rank() == 1) change(model, options);
+            auto parameters = model.parameters();
+            if (model.swapped) std::swap(parameters[0].name, parameters[2].name);
+            DistributedOptimizer optimizer(nothing, parameters, options);
+            const auto error = error_of([&] { optimizer.step(); });
+            if (error && error->code() == ErrorCode::mismatch)
+                texts[static_cast<std::size_t>(session.rank())] = error->what();
+        });
+        for (const auto& text : texts) {
+            CAPTURE(text);
+            for (const auto& part : parts) CHECK(text.find(part) != text.npos);
+        }
+    };
+    check([](Model&, auto& options) { options.compression.density = 0.2; },
+          {"kinds of compression", "topk, density 0.1", "topk, density 0.2"});
+    check([](Model&, auto& options) { options.compression.codec = Codec::onebit; },
+          {"kinds of compression", "topk, density 0.1", "onebit, density 0.1"});
+    check([](Model& model, auto&) { model.swapped = true; },
+          {"shapes of gradients", "[31, 20]", "[300, 2]"});
+    check([](Model&, auto& options) { options.compression = {}; }, {"1"});  // other bundles
 }
 
 TEST_CASE("what compression does not take is refused by name") {
@@ -364,4 +397,19 @@ TEST_CASE("what compression does not take is refused by name") {
     says(refusal([](Model&, auto& options) { options.compression.rank = 0; }), "has a rank of 0");
     says(refusal([](Model&, auto&) {}, DType::i32), "takes f32 gradients; \"bias\" has i32");
     CHECK(refusal([](Model&, auto&) {}).empty());
+    const auto overlapping = [](std::size_t first) {
+        std::string text;
+        run_ranks(1, [&](Session&) {
+            Model model;
+            Nothing nothing;
+            auto parameters = model.parameters();
+            parameters[1].gradient = TensorView(std::span(model.matrix).subspan(first, 7));
+            const auto error = error_of(
+                [&] { DistributedOptimizer optimizer(nothing, parameters, with(Codec::int8)); });
+            if (error && error->code() == ErrorCode::invalid_argument) text = error->what();
+        });
+        return text;
+    };
+    CHECK(overlapping(0).find("has the memory of another gradient") != std::string::npos);
+    CHECK(overlapping(5).find("overlaps another gradient") != std::string::npos);
 }

@@ -37,12 +37,31 @@ TEST_CASE("a grid has each rank once, in every shape") {
         run_ranks(ranks, [&](Session& session) {
             const Grid grid(shape);
             // Over both sets in turn: over all ranks of a stage.
-            int sum = 1;
-            allreduce(sum, {.process_set = grid.tensor()});
-            allreduce(sum, {.process_set = grid.data()});
-            sums[static_cast<std::size_t>(session.rank())] = sum;
+            int stage = 1 << session.rank();
+            allreduce(stage, {.process_set = grid.tensor()});
+            allreduce(stage, {.process_set = grid.data()});
+            sums[static_cast<std::size_t>(session.rank())] = stage;
         });
-        for (const int sum : sums) CHECK(sum == shape.data * shape.tensor);
+        const int width = shape.data * shape.tensor;
+        for (int rank = 0; rank < ranks; ++rank)
+            CHECK(sums[static_cast<std::size_t>(rank)] == ((1 << width) - 1)
+                                                              << rank / width * width);
+    }
+}
+
+TEST_CASE("ranks with different shapes fail by name") {
+    std::vector<std::string> texts(4);
+    run_ranks(4, [&](Session& session) {
+        const auto error = error_of([&] {
+            const Grid grid(session.rank() == 2 ? GridShape{.tensor = 4} : GridShape{.data = 4});
+        });
+        if (error && error->code() == ErrorCode::mismatch)
+            texts[static_cast<std::size_t>(session.rank())] = error->what();
+    });
+    for (const auto& text : texts) {
+        CAPTURE(text);
+        CHECK(text.find("{.data = 4, .tensor = 1, .pipeline = 1}") != text.npos);
+        CHECK(text.find("{.data = 1, .tensor = 4, .pipeline = 1}") != text.npos);
     }
 }
 
@@ -57,7 +76,7 @@ TEST_CASE("a grid that does not fit the ranks is refused") {
         const auto error = error_of([&] { Grid({}).rank_at({.data = 1}); });
         texts.push_back(error ? error->what() : "");
     });
-    CHECK(texts[0].find("{.data = 2, .tensor = 1, .pipeline = 1} does not fit 1 ranks") !=
+    CHECK(texts[0].find("{.data = 2, .tensor = 1, .pipeline = 1} does not fit a job of 1 rank") !=
           std::string::npos);
     CHECK_FALSE(texts[1].empty());
     CHECK_FALSE(texts[2].empty());
