@@ -128,6 +128,8 @@ public:
         : ShardedOptimizer(detail::shard_rule(update), std::move(parameters), options) {}
     ShardedOptimizer(detail::ShardRule rule, std::vector<Parameter> parameters,
                      const ShardedOptimizerOptions& options);
+    /// Waits, for at most 10 s, for reductions that still read gradients: after an exception in
+    /// backward that nobody has followed by discard().
     ~ShardedOptimizer();
     ShardedOptimizer(ShardedOptimizer&&) noexcept;
 

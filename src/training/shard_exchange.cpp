@@ -53,6 +53,7 @@ void ShardExchange::take_gradients(ShardBundle& bundle) {
 }
 
 void ShardExchange::send_values(ShardBundle& bundle, std::size_t number) const {
+    bundle.gathering = {};  // stays empty if this throws
     Options gathering{.name = fmt::format("{}/values {}", name, number),
                       .session = options.session,
                       .process_set = options.process_set};
@@ -75,6 +76,7 @@ void ShardExchange::send_values(ShardBundle& bundle, std::size_t number) const {
 }
 
 void ShardExchange::take_values(ShardBundle& bundle) const {
+    if (!bundle.gathering) return;
     const auto result = bundle.gathering.take();
     if (!bundle.is_packed()) return;
     const auto* begin = result.bytes.data();

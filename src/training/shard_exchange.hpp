@@ -21,7 +21,7 @@ struct ShardExchange {
     static void take_gradients(ShardBundle& bundle);
     /// Begins the all-gather of the values, of copies if the bundle is packed.
     void send_values(ShardBundle& bundle, std::size_t number) const;
-    /// Waits for the values.
+    /// Waits for the values, if they are on their way.
     void take_values(ShardBundle& bundle) const;
 };
 

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
@@ -43,6 +44,7 @@ std::string first_line(const std::exception_ptr& error) {
 struct ShardedOptimizer::State {
     State(detail::ShardRule update, std::vector<Parameter> given,
           const ShardedOptimizerOptions& chosen);
+    ~State();
 
     const std::string& own_name() const noexcept { return plan ? plan->name() : options.name; }
     ProcessSet ranks() const;
@@ -126,12 +128,31 @@ ShardedOptimizer::State::State(detail::ShardRule update, std::vector<Parameter> 
                                                              .op = ReduceOp::sum,
                                                              .session = options.session,
                                                              .process_set = options.process_set});
-    // Names of operations must not begin with #, as that of a numbered plan does.
-    exchange.name = plan->name().substr(plan->name().starts_with('#') ? 1 : 0);
     as_one([&] {
+        // Names of operations must not begin with #, as that of a numbered plan does.
+        exchange.name = plan->name().substr(plan->name().starts_with('#') ? 1 : 0);
         plan->agree(agreements());
         meet();
     });
+}
+
+/// An exception in backward may free the gradients next, so reductions that read them must end.
+/// They do when the other ranks come that far, or leave.
+ShardedOptimizer::State::~State() {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    for (const auto& bundle : bundles) {
+        if (!bundle.reducing || bundle.is_packed()) continue;
+        const auto left = std::chrono::duration_cast<std::chrono::microseconds>(
+            limit - std::chrono::steady_clock::now());
+        try {
+            if (bundle.reducing.wait_for(left)) continue;
+        } catch (const std::exception&) {
+            continue;  // it has failed, and reads no more
+        }
+        log_message(LogLevel::error,
+                    "ShardedOptimizer: destroyed while its gradients were being reduced; their "
+                    "memory must stay until all ranks have reduced them");
+    }
 }
 
 ProcessSet ShardedOptimizer::State::ranks() const {
@@ -292,7 +313,7 @@ bool ShardedOptimizer::State::step() {
         const auto error = std::current_exception();
         try {
             discard(first_line(error));
-        } catch (const std::exception&) {  // the first error is thrown
+        } catch (const Error&) {  // the first error is thrown
         }
         std::rethrow_exception(error);
     }

@@ -136,7 +136,6 @@ void compare(Session& session, Report& report, Rule rule, const ShardedOptimizer
     const auto own = bytes;
     allreduce(bytes);
     report.expect_equal(static_cast<std::size_t>(bytes), whole.bytes(), "the bytes of all states");
-    // 196 elements.
     const auto rank = static_cast<std::size_t>(session.rank()),
                size = static_cast<std::size_t>(session.size());
     const auto share = 196 / size + (rank < 196 % size ? 1 : 0);
@@ -321,8 +320,11 @@ TEST_CASE("a rank that has joined is named, one that leaves ends the wait") {
     const auto leaving = [](Session& session) {
         Weights<float> model;
         Throwing rule;
-        ShardedOptimizer optimizer(rule, model.parameters());
-        if (session.rank() == 1) throw std::runtime_error("no disk");
+        ShardedOptimizer optimizer(rule, model.parameters(), {.bundle_bytes = 400});
+        if (session.rank() == 1) {
+            optimizer.mark(3);  // it is read until the others come
+            throw std::runtime_error("no disk");
+        }
         if (!error_of([&] { optimizer.step(); })) throw std::logic_error("no error");
     };
     CHECK_THROWS_WITH(run_ranks(3, leaving), "no disk");
@@ -362,8 +364,6 @@ TEST_CASE("tensors that cannot be sharded are refused by name") {
     CHECK(refusal({good, {"frozen", other, {}}}) == "");
     CHECK(refusal({good}, {.name = "s", .backward_passes_per_step = 0}) ==
           "ShardedOptimizer 's': backward_passes_per_step is 0; it must be 1 at least");
-    CHECK(refusal({}) == "ShardedOptimizer: no parameter has a gradient");
-    CHECK(refusal({{"", value, gradient}}) == "ShardedOptimizer: a parameter has no name");
     CHECK(refusal({good, good}) == "ShardedOptimizer: two parameters are called 'w'");
     CHECK(refusal({{"w", value, longer}}) ==
           "ShardedOptimizer: 'w': its value and gradient differ in shape");
