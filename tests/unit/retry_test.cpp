@@ -18,6 +18,7 @@
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 #include "support/runner/report.hpp"
+#include "support/runner/sanitizer.hpp"
 
 namespace guozhuang::test {
 namespace {
@@ -137,11 +138,15 @@ bool survives_in_coordinators(int number, std::string& problem) {
     return scarcity.has_struck();
 }
 
-/// Every allocation of a call up to the 60th, then fewer and fewer.
+/// Every allocation of a call up to the 60th, then fewer and fewer. Under a sanitizer every third
+/// one: calls have most of their allocations in common, and begin at different ones.
 std::string problem_without_memory(const PublicCall& call, const Shortage& shortage) {
+    constexpr int step = under_sanitizer ? 3 : 1;
+    const auto position = &call - public_calls().data();
     std::string problem;
     int untouched = 0;
-    for (int number = 0; untouched < 3; number += number < 60 ? 1 : number / 20) {
+    for (int number = static_cast<int>(position % step); untouched < 3;
+         number += number < 60 ? step : number / 20) {
         untouched = survives(call, shortage, number, problem) ? 0 : untouched + 1;
         if (!problem.empty()) return text_of("allocation ", number, ": ", problem);
     }
@@ -166,6 +171,7 @@ TEST_CASE("a public call runs out of memory on any rank, or on all, once or for 
         for (const auto& [first, last] :
              {std::pair(0, 0), {0, ranks - 1}, {ranks - 1, ranks - 1}}) {
             for (const auto lack : {Lack::one, Lack::all_from_then_on}) {
+                if (first == ranks - 1 && lack == Lack::one) continue;  // the case above
                 CAPTURE(call.name, first, last, lack == Lack::one);
                 CHECK(problem_without_memory(call, {first, last, lack}) == "");
             }
