@@ -415,8 +415,8 @@ TEST_CASE("random walks keep the rules of the negotiation") {
 }
 
 TEST_CASE("very many random walks keep the rules of the negotiation", "[.slow]") {
-    const auto walks = walk(seed(), 60000);
-    CHECK(walks.entries > 60000);
+    const auto walks = walk(seed(), 30000);
+    CHECK(walks.entries > 30000);
     std::cout << walks.text() << std::endl;
 }
 
@@ -425,8 +425,8 @@ TEST_CASE("a damaged message is refused or harmless") {
 }
 
 TEST_CASE("very many damaged messages are refused or harmless", "[.slow]") {
-    const auto walks = walk_damaged(seed(), 60000);
-    CHECK(walks.refusals > 6000);
+    const auto walks = walk_damaged(seed(), 30000);
+    CHECK(walks.refusals > 3000);
     std::cout << walks.text() << ", with a message that was damaged" << std::endl;
 }
 
