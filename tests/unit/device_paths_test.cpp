@@ -59,7 +59,7 @@ void every_operation(Session& session, Report& report) {
     const auto among = Among(session).on(fake);
     const int ranks = session.size();
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::max, ReduceOp::adasum})
-        for (const std::int64_t count : {0, 1, ranks + 1, 4099, 200'003})
+        for (const std::int64_t count : {0, 1, ranks + 1, 4099, under_sanitizer ? 50'003 : 200'003})
             start_allreduce(among, text_of("sum ", count, name_of(op)),
                             {DType::bf16, {count}, {op}})(report);
     start_allreduce(among, "scaled", {DType::f32, {70'001}, {ReduceOp::average, 0.5, 3}})(report);
@@ -122,7 +122,7 @@ void overlapping_sets(Session& session, Report& report) {
 }
 
 void same_bits_as_on_the_host(Session& session, Report& report) {
-    for (const std::int64_t count : {5, 50'000, 5'000'000}) {
+    for (const std::int64_t count : {5, 50'000, under_sanitizer ? 500'000 : 5'000'000}) {
         auto host = contribution("either", session.rank(), DType::f32, {count});
         auto tensor = host;
         tensor.device = fake;
@@ -280,8 +280,9 @@ TEST_CASE("every operation is right on every path, in many chunks") {
 }
 
 TEST_CASE("every operation is right on several hosts, in many chunks") {
-    for (const auto& [hosts, ranks_of_each] : {std::pair{2, 3}, {4, 2}}) {
-        if (under_sanitizer && hosts * ranks_of_each != 4) continue;  // they take their time
+    const auto shapes = under_sanitizer ? std::vector{std::pair(2, 2)}
+                                        : std::vector{std::pair(2, 3), std::pair(4, 2)};
+    for (const auto& [hosts, ranks_of_each] : shapes) {
         INFO(hosts << " hosts of " << ranks_of_each);
         CHECK(problems_among(hosts * ranks_of_each, every_operation, {.hosts = hosts}) == "");
         CHECK(problems_among(hosts * ranks_of_each, every_type, {.hosts = hosts}) == "");
