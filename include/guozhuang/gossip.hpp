@@ -22,7 +22,8 @@ enum class GossipPairs : std::uint8_t {
 struct GossipOptions {
     GossipPairs pairs = GossipPairs::random;
     std::uint64_t seed = 0;  ///< of random pairs
-    /// Of the messages, as in PointToPointOptions; another for each Gossip that lives at a time.
+    /// Tag of the messages, as in PointToPointOptions; another for each Gossip that lives at a
+    /// time, and not one that the program's own send() and recv() use meanwhile.
     std::uint16_t tag = 0;
     /// How long a step may wait for its partner. Then the job ends with Error(timeout), which names
     /// the partner: it may have joined (see join()), which does not end a receive. 0: as

@@ -16,7 +16,7 @@ struct LengthSamplerOptions {
     /// into steps. 0: none are, so each step has the same samples as with a DistributedSampler, and
     /// only their division among the ranks goes by length.
     std::size_t window = 0;
-    /// Steps are shuffled within a window in pieces of so many samples: whole steps if it is a
+    /// Steps are shuffled within a window in pieces of this many samples: whole steps if it is a
     /// multiple of batch * ranks. 0: batch * ranks. Needs a fixed number if the number of ranks may
     /// change in the middle of an epoch.
     std::size_t bucket = 0;

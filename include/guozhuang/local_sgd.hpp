@@ -13,7 +13,7 @@ namespace guozhuang {
 /// When and how values are averaged. The same on all ranks of the process set, except the session.
 struct LocalSgdOptions {
     std::string name = {};  ///< as in PlanOptions
-    int steps = 8;          ///< each rank makes so many steps by itself between two averages
+    int steps = 8;          ///< each rank makes this many steps by itself between two averages
     /// The outer step: with x the values after the last average and m the mean of the ranks' values
     /// now, d = x - m is taken as a gradient: u = outer_momentum u + d; the new values are
     /// x - outer_rate u, or with `nesterov` x - outer_rate (d + outer_momentum u). By default they

@@ -103,7 +103,7 @@ protected:
     AllreduceOptions options_for(std::string_view what, ReduceOp op) const {
         return {.name = name_ + std::string(what), .op = op, .process_set = set_};
     }
-    /// Multiplies a sum over so many contributors.
+    /// Multiplies a sum over these contributors.
     float factor(std::size_t contributors) const {
         const double count =
             options_.op == ReduceOp::average ? static_cast<double>(contributors) : 1;

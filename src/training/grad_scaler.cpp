@@ -81,7 +81,7 @@ void GradScaler::step() {
         step_(factor_of(norm));
     else
         step_in_place(norm);
-    if (++good_steps_ == options_.growth_interval) set_scale(scale_ * options_.growth);
+    if (++good_steps_ >= options_.growth_interval) set_scale(scale_ * options_.growth);
 }
 
 /// The factor that brings scaled gradients of this norm to their own length, or to max_norm.
@@ -108,11 +108,10 @@ void GradScaler::skip() {
     set_scale(scale_ * options_.backoff);
 }
 
-/// f32 holds every scale: beyond that, a loss times the scale would not be finite, or zero.
+/// The bounds are powers of two, whose inverse f32 holds as well.
 void GradScaler::set_scale(double scale) {
     good_steps_ = 0;
-    scale_ = std::clamp(scale, double{std::numeric_limits<float>::min()},
-                        double{std::numeric_limits<float>::max()});
+    scale_ = std::clamp(scale, 0x1p-126, 0x1p126);
 }
 
 }  // namespace guozhuang

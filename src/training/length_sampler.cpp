@@ -15,7 +15,7 @@ namespace {
     throw Error(ErrorCode::invalid_argument, "LengthSampler: " + problem);
 }
 
-/// Calls act with each part of so many items; the last may have fewer.
+/// Calls act with each part of `count` items; the last may have fewer.
 template <class Act>
 void for_each_part(std::span<std::size_t> items, std::size_t count, const Act& act) {
     for (; !items.empty(); items = items.subspan(std::min(count, items.size())))
@@ -48,7 +48,8 @@ void LengthSampler::set_epoch(std::uint64_t epoch, std::size_t done) {
     order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(done));
     even_out(order, ranks_, sampler.tail);
     indices_.clear();
-    for_each_part(order, batch * ranks_, [this](auto samples) { deal(samples); });
+    const auto step = std::min(batch, std::max<std::size_t>(order.size(), 1)) * ranks_;
+    for_each_part(order, step, [this](auto samples) { deal(samples); });
 }
 
 /// Sorts each window by length, and shuffles its buckets.

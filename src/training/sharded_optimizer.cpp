@@ -18,6 +18,7 @@
 #include "training/shard_bundles.hpp"
 #include "training/shard_exchange.hpp"
 #include "training/shard_record.hpp"
+#include "training/values.hpp"
 
 namespace guozhuang {
 namespace {
@@ -47,12 +48,13 @@ struct ShardedOptimizer::State {
     ~State();
 
     const std::string& own_name() const noexcept { return plan ? plan->name() : options.name; }
-    ProcessSet ranks() const;
+    ProcessSet ranks() const { return ranks_of(options.session, options.process_set); }
     /// Runs `act`, which submits several operations. A rank that runs out of memory in the middle
     /// ends the job, because it cannot begin again alone.
     template <class Act>
-    auto as_one(const Act& act) const {
+    auto as_one(const Act& act) {
         try {
+            leave_joined_batch();
             return act();
         } catch (const std::bad_alloc&) {
             ranks().end_job_without_memory("ShardedOptimizer");
@@ -68,6 +70,9 @@ struct ShardedOptimizer::State {
                std::ranges::find(accumulated, true) != accumulated.end();
     }
     void start_batch();
+    void leave_joined_batch() {
+        if (joins != plan->joins()) start_batch();  // as it did on the other ranks
+    }
     void start_pass();
     std::size_t find(std::string_view name) const;
     void mark(std::size_t parameter);
@@ -102,6 +107,7 @@ struct ShardedOptimizer::State {
     std::unique_ptr<Plan> plan;
 
     std::uint64_t steps = 0;
+    std::uint64_t joins = 0;  ///< before this batch
     int passes = 0;
     std::vector<bool> marked;       ///< in this pass
     std::vector<bool> accumulated;  ///< in an earlier pass that did not reduce
@@ -155,11 +161,6 @@ ShardedOptimizer::State::~State() {
     }
 }
 
-ProcessSet ShardedOptimizer::State::ranks() const {
-    const bool has_set = options.process_set != ProcessSet();
-    return has_set ? options.process_set : ProcessSet(options.session);
-}
-
 std::vector<Agreement> ShardedOptimizer::State::agreements() const {
     std::vector<Agreement> all;
     const auto add = [&](const char* option, const auto& value) {
@@ -179,6 +180,7 @@ std::vector<Agreement> ShardedOptimizer::State::agreements() const {
     add("bundle_bytes", options.bundle_bytes);
     add("shard_gradients", options.shard_gradients);
     add("moments()", bundles.front().moments);
+    all.push_back({.what = "numbers of steps", .value = std::to_string(steps)});
     return all;
 }
 
@@ -202,6 +204,7 @@ void ShardedOptimizer::State::meet() {
 }
 
 void ShardedOptimizer::State::start_batch() {
+    if (plan) joins = plan->joins();
     passes = 0;
     failure = nullptr;
     accumulated.assign(parameters.size(), false);
@@ -240,8 +243,7 @@ void ShardedOptimizer::State::mark(std::size_t parameter) {
                                    "that step() will not end is ended by discard()",
                                    base::quote(name)),
                        name);
-    hooks_used = true;
-    marked[parameter] = true;
+    hooks_used = marked[parameter] = true;
     const auto b = bundle_of[parameter];
     if (--bundles[b].missing == 0 && reduces()) exchange.send_gradients(bundles[b], b);
 }
@@ -249,6 +251,7 @@ void ShardedOptimizer::State::mark(std::size_t parameter) {
 /// Keeps the first exception of mark() in a batch: step() throws it again.
 template <class Act>
 void ShardedOptimizer::State::keep_failure(const Act& act) {
+    leave_joined_batch();
     if (failure) return;
     try {
         as_one(act);
@@ -466,6 +469,7 @@ void ShardedOptimizer::load(std::span<const std::string> shares) {
     for (std::size_t b = 0; b < restored.size(); ++b)
         state.bundles[b].state = std::move(restored[b]);
     state.steps = steps;
+    state.plan->agree(state.agreements());
 }
 
 const std::string& ShardedOptimizer::name() const& noexcept {

@@ -1,6 +1,5 @@
 // Averages of values that arrive while the ranks go on.
 #include <chrono>
-#include <guozhuang/async_averager.hpp>
 #include <guozhuang/guozhuang.hpp>
 #include <optional>
 #include <random>

@@ -1,5 +1,4 @@
 // Exponential moving averages of values.
-#include <guozhuang/ema.hpp>
 #include <guozhuang/guozhuang.hpp>
 
 #include "support/cases/training_parts.hpp"

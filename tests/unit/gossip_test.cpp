@@ -1,7 +1,5 @@
 // Averages in pairs.
-#include <guozhuang/gossip.hpp>
 #include <guozhuang/guozhuang.hpp>
-#include <guozhuang/local_sgd.hpp>
 #include <numeric>
 #include <optional>
 

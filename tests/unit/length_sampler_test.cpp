@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <guozhuang/guozhuang.hpp>
-#include <guozhuang/length_sampler.hpp>
 #include <map>
 #include <numeric>
 #include <random>

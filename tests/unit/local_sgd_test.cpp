@@ -1,6 +1,5 @@
 // Averages of values every few steps, worked out by hand and against DistributedOptimizer.
 #include <guozhuang/guozhuang.hpp>
-#include <guozhuang/local_sgd.hpp>
 #include <optional>
 #include <stdexcept>
 #include <thread>
