@@ -28,7 +28,8 @@ struct GradientReducer::State {
         : parameters(std::move(given)),
           options(chosen),
           calls(std::move(wanted)),
-          bundles(parameters, options) {
+          bundles(parameters, options),
+          compressor(make_compressor(bundles, options)) {
         if (options.memory == Memory::share) shared = share(gradients(), options.session);
         try {
             make_plan();
@@ -83,11 +84,11 @@ struct GradientReducer::State {
     OptimizerOptions options;
     BatchCalls calls;
     Bundles bundles;
+    std::unique_ptr<Compressor> compressor;
     /// The streams on which gradients are marked, and which wait for the averages: work that is
     /// enqueued there next finds the averages in the gradients.
     CurrentStreams streams;
     SharedMemory shared;
-    std::unique_ptr<Compressor> compressor;
     std::unique_ptr<Plan> plan;
 
     Batch batch;
@@ -112,7 +113,6 @@ void GradientReducer::State::make_plan() {
     if (options.stream) set_stream(*options.stream);
     value_check = ValueCheck(options.check_values && ranks().size() > 1, tracks_uses());
     start_batch();
-    compressor = make_compressor(bundles, options);
     // Last: a reducer that could not be made has taken no name.
     plan = std::make_unique<Plan>(std::move(bundles.tensors),
                                   PlanOptions{.name = options.name,

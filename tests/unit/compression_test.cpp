@@ -39,7 +39,7 @@ float magnitude_of(const std::vector<float>& values) {
 
 /// A model of three tensors, of which two are matrices; its values play no part.
 struct Model {
-    bool swapped = false;  ///< the names of the matrices
+    bool turned = false;  ///< the shape of the matrix
     std::vector<float> values = std::vector<float>(31 * 20), matrix = values;
     std::vector<float> few = std::vector<float>(7), bias = few;
     std::vector<float> some = std::vector<float>(600), thin = some;
@@ -99,6 +99,11 @@ float distance(const std::vector<float>& a, const std::vector<float>& b) {
     float largest = 0;
     for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
     return largest;
+}
+
+/// How far the sum of the steps below may be from the true one. Signs come close slowly.
+float tolerance_of(Codec codec) {
+    return codec == Codec::onebit ? 0.4F : codec == Codec::powersgd ? 0.02F : 1e-3F;
 }
 
 OptimizerOptions with(Codec codec) {
@@ -217,7 +222,7 @@ TEST_CASE("every codec gives all ranks the same bits, and int8 nearly the averag
         }
 }
 
-// The ranks have a gradient in the first step only; later steps bring what it has kept back.
+// The ranks have a gradient in the first step only; later steps send its error.
 TEST_CASE("with error feedback the sum of all steps is the true sum") {
     const std::size_t steps[] = {6, 400, 12, 60};
     for (const int ranks : {1, 2, 3})
@@ -230,13 +235,14 @@ TEST_CASE("with error feedback the sum of all steps is the true sum") {
             auto options = with(all_codecs[i]);
             const auto sum_of = [&] {
                 std::vector<float> sum(model_size);
-                for (const auto& step : reduced(ranks, options, steps[i], only_first)[0])
+                const auto all = reduced(ranks, options, steps[i], only_first);
+                for (const auto& step : all[0])
                     for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += step[j];
                 return sum;
             };
-            CHECK(distance(sum_of(), average(ranks, 0)) < 0.02F);
+            CHECK(distance(sum_of(), average(ranks, 0)) < tolerance_of(all_codecs[i]));
             options.compression.error_feedback = false;
-            CHECK(distance(sum_of(), average(ranks, 0)) > 0.02F);
+            CHECK(distance(sum_of(), average(ranks, 0)) > tolerance_of(all_codecs[i]));
         }
 }
 
@@ -251,11 +257,12 @@ TEST_CASE("codecs go on after zeros, infinity and NaN") {
                 return step == 1 ? random_values(model_size, static_cast<unsigned>(100 * rank))
                                  : std::vector<float>(model_size);
             });
-            CHECK(all[0][0] == std::vector<float>(model_size) == (bad == 0));
+            const bool is_zero = all[0][0] == std::vector<float>(model_size);
+            CHECK(is_zero == (bad == 0));
             std::vector<float> sum(model_size);
             for (std::size_t step = 1; step < steps; ++step)
                 for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += all[0][step][i];
-            CHECK(distance(sum, average(2, 0)) < 0.02F);
+            CHECK(distance(sum, average(2, 0)) < tolerance_of(codec));
         }
 }
 
@@ -345,7 +352,7 @@ TEST_CASE("ranks with different codecs fail by name") {
             options.check_values = false;
             if (session.rank() == 1) change(model, options);
             auto parameters = model.parameters();
-            if (model.swapped) std::swap(parameters[0].name, parameters[2].name);
+            if (model.turned) parameters[0].value.shape = parameters[0].gradient.shape = {20, 31};
             DistributedOptimizer optimizer(nothing, parameters, options);
             const auto error = error_of([&] { optimizer.step(); });
             if (error && error->code() == ErrorCode::mismatch)
@@ -360,8 +367,8 @@ TEST_CASE("ranks with different codecs fail by name") {
           {"kinds of compression", "topk, density 0.1", "topk, density 0.2"});
     check([](Model&, auto& options) { options.compression.codec = Codec::onebit; },
           {"kinds of compression", "topk, density 0.1", "onebit, density 0.1"});
-    check([](Model& model, auto&) { model.swapped = true; },
-          {"shapes of gradients", "[31, 20]", "[300, 2]"});
+    check([](Model& model, auto&) { model.turned = true; },
+          {"'matrix'", "shapes of gradients", "[31, 20]", "[20, 31]"});
     check([](Model&, auto& options) { options.compression = {}; }, {"1"});  // other bundles
 }
 
@@ -384,7 +391,7 @@ TEST_CASE("what compression does not take is refused by name") {
     };
     const auto says = [](const std::string& text, const std::string& part) {
         CAPTURE(text);
-        CHECK(text.find("\"topk\" " + part) != text.npos);
+        CHECK(text.find("'topk' " + part) != text.npos);
     };
     says(refusal([](Model&, auto& options) { options.op = ReduceOp::adasum; }),
          "takes op average or sum, not 'adasum'");
@@ -395,7 +402,7 @@ TEST_CASE("what compression does not take is refused by name") {
     says(refusal([](Model&, auto& options) { options.compression.density = 1.5; }),
          "has a density of 1.5");
     says(refusal([](Model&, auto& options) { options.compression.rank = 0; }), "has a rank of 0");
-    says(refusal([](Model&, auto&) {}, DType::i32), "takes f32 gradients; \"bias\" has i32");
+    says(refusal([](Model&, auto&) {}, DType::i32), "takes f32 gradients; 'bias' has i32");
     CHECK(refusal([](Model&, auto&) {}).empty());
     const auto overlapping = [](std::size_t first) {
         std::string text;
