@@ -51,6 +51,7 @@ def check_scenes():
     run(3, 2, SHRINKING, "late", says=through(2))
     run(3, 3, SHRINKING, "stopped", code=128 + signal.SIGKILL,
         says=["shrink: rank 1 neither called it in time nor died"])
+    run(4, 2, SHRINKING, "lost", says=through(2))
     run(3, 3, SHRINKING, "nobody", says=through(3))
     run(2, 2, SHRINKING, "unwanted", says=[*through(2), "made without SessionOptions::time_to"])
     said = run(3, 1, ELASTIC, "--steps", "60", "--kill-every", "25",

@@ -200,6 +200,15 @@ void beside_a_stopped_rank(gz::Session& session) {
     std::exit(4);
 }
 
+/// Rank 1 does not come, as if it were stuck.
+void without_a_lost_rank(gz::Session& session) {
+    check_sum(session);
+    if (session.rank() == 1) std::this_thread::sleep_for(60s);
+    if (session.rank() == 2) std::raise(SIGKILL);
+    await_error(gz::ErrorCode::rank_died);
+    session.shrink();
+}
+
 void together(gz::Session& session) {
     const int size = session.size();
     check_sum(session);
@@ -226,7 +235,8 @@ void unwanted(gz::Session& session) {
 
 void run(int argc, char** argv) {
     const std::string scene = argc > 1 ? argv[1] : "", detail = argc > 2 ? argv[2] : "";
-    gz::SessionOptions options{.time_to_shrink = scene == "stopped" ? 2s : 30s};
+    const bool waits = scene == "stopped" || scene == "lost";
+    gz::SessionOptions options{.time_to_shrink = waits ? 2s : 30s};
     if (scene == "unwanted") options = {};
     gz::Session session(&argc, &argv, options);
     const std::map<std::string, std::function<void(gz::Session&)>> scenes{
@@ -236,6 +246,7 @@ void run(int argc, char** argv) {
         {"leave", after_leave},
         {"late", after_a_while},
         {"stopped", beside_a_stopped_rank},
+        {"lost", without_a_lost_rank},
         {"nobody", together},
         {"cut", cut_off},
         {"unwanted", unwanted},

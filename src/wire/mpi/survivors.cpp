@@ -201,7 +201,8 @@ MPI_Comm make_communicator(MPI_Comm world, const std::vector<int>& ranks, int ta
 MPI_Comm communicator_of_survivors(MPI_Comm world, Host& host, MessagesInFlight& in_flight,
                                    std::chrono::milliseconds limit,
                                    std::optional<Monitor>& monitor) {
-    const auto deadline = base::deadline_after(limit);
+    // A rank that does not come in time, stuck inside MPI perhaps, ends its own process then.
+    const auto deadline = base::deadline_after(limit + std::chrono::seconds(1));
     base::keep_process();
     base::end_process("shrink: MPI has not made the new job in time: a rank may be stopped",
                       2 * limit);
