@@ -114,8 +114,8 @@ ShardRule shard_rule(U& update) {
 class GUOZHUANG_API ShardedOptimizer {
 public:
     /// The rule, and the memory of parameters, must outlive this. Parameters without a gradient are
-    /// ignored. Ranks should begin with the same values (broadcast_parameters); after the first
-    /// step they have the same.
+    /// ignored. Ranks must begin with the same values (broadcast_parameters). Otherwise all go on
+    /// with a mixture of their shares, which nothing finds.
     ///
     /// Throws Error: invalid_argument, on this rank alone, for an empty or duplicate name, no
     /// gradient at all, a value and gradient of different shapes or dtypes, a dtype that is not f32
