@@ -56,15 +56,15 @@ TEST_CASE("schedules of no steps, and of warm-up only") {
 }
 
 TEST_CASE("schedules that make no sense are refused") {
-    const auto refusal = [](const ScheduleOptions& options) {
+    const auto text_of = [](const ScheduleOptions& options) -> std::string {
         const auto error = error_of([&] { Schedule{options}; });
         return error && error->code() == ErrorCode::invalid_argument ? error->what() : "none";
     };
-    CHECK(std::string(refusal({.rate = 1, .steps = 3, .warmup_steps = 4})) ==
+    CHECK(text_of({.rate = 1, .steps = 3, .warmup_steps = 4}) ==
           "Schedule: warmup_steps is 4, but steps is 3");
-    CHECK(std::string(refusal({.rate = -1, .steps = 3})) ==
+    CHECK(text_of({.rate = -1, .steps = 3}) ==
           "Schedule: rate is -1; it must be finite, and 0 at least");
-    const auto infinite = std::numeric_limits<double>::infinity();
-    CHECK(std::string(refusal({.rate = 1, .steps = 3, .first_rate = infinite}))
-              .find("first_rate is inf") != std::string::npos);
+    const auto without_end = std::numeric_limits<double>::infinity();
+    CHECK(text_of({.rate = 1, .steps = 3, .first_rate = without_end}).find("first_rate is inf") !=
+          std::string::npos);
 }
