@@ -66,7 +66,7 @@ Grid::Grid(const GridShape& shape, Session* session) : shape_(shape) {
     position_ = position_of(all.rank(), shape);
     // Every rank creates every set, the same ones in the same order.
     const auto create = [&](int GridPosition::*along, int extent) {
-        if (extent == all.size()) return all;
+        if (extent == all.size()) return ProcessSet(session);
         ProcessSet own;
         for (int first = 0; first < all.size(); ++first) {
             auto position = position_of(first, shape);
