@@ -12,9 +12,9 @@ namespace guozhuang {
 /// How samples of unequal length are divided among ranks; the same on all of them.
 struct LengthSamplerOptions {
     std::size_t batch = 1;  ///< samples of each rank in each step; at least 1
-    /// So many samples, neighbours in the shuffled order, are sorted by length before they are cut
-    /// into steps. 0: none are, so each step has the same samples as with a DistributedSampler, and
-    /// only their division among the ranks goes by length.
+    /// Each run of `window` samples of the shuffled order is sorted by length before it is cut into
+    /// steps. 0: none is, so each step has the same samples as with a DistributedSampler, and only
+    /// their division among the ranks goes by length.
     std::size_t window = 0;
     /// Steps are shuffled within a window in pieces of this many samples: whole steps if it is a
     /// multiple of batch * ranks. 0: batch * ranks. Needs a fixed number if the number of ranks may
@@ -45,7 +45,7 @@ public:
     /// How many batches each rank has in an epoch.
     std::size_t steps() const noexcept;
     /// This rank's samples of a step, the longest first. Throws Error(invalid_argument) if there
-    /// are not so many steps. Valid until the next set_epoch().
+    /// are fewer steps. Valid until the next set_epoch().
     std::span<const std::size_t> batch(std::size_t step) const&;
     std::span<const std::size_t> batch(std::size_t step) && = delete;
 
