@@ -323,12 +323,16 @@ def watch(fault, job):
     errors = {}
     for error in job.said("waited_for"):
         errors.setdefault(error["rank"], error)
+    stuck = r"guozhuang\[(\d+)\] error: (.* MPI has not returned since)"
+    words = dict(re.findall(stuck, job.output()))  # last ones
     wrong = [
         ("unnamed culprits", f"rank {rank}: {errors.get(rank, {}).get('text', 'no error')}")
         for rank in culprits
         if not any(
-            re.search(pattern.format(culprit, pids[culprit]), errors.get(rank, {}).get("text", ""))
-            and errors[rank]["culprit"] == culprit
+            re.search(pattern.format(culprit, pids[culprit]), errors[rank]["text"])
+            and errors[rank]["culprit"] == culprit if rank in errors
+            # ended because MPI did not let it go on
+            else re.search(pattern.format(culprit, pids[culprit]), words.get(str(rank), ""))
             for culprit in culprits[rank]
         )
     ]

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 
+#include "base/process.hpp"
 #include "wire/mpi/mpi_library.hpp"
 
 namespace guozhuang::wire::mpi {
 namespace {
 
-constexpr auto time_to_tell = std::chrono::milliseconds(200);
+constexpr auto time_to_tell = std::chrono::milliseconds(200),
+               time_to_return = std::chrono::milliseconds(2000);
 
 /// Waits a moment until `holds()`, and returns whether it does. Uses its own doorbell, since the
 /// rank's may be aborted.
@@ -64,7 +66,8 @@ bool OutgoingAbortNotice::send(MPI_Comm communicator, int to, int tag) {
 
 bool OutgoingAbortNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {
     return is_true_within(wait, time_to_tell, [&] {
-        const base::Lock lock(calls);
+        if (!calls.try_lock()) return false;
+        const base::Lock lock(calls, std::adopt_lock);
         return has_left();
     });
 }
@@ -75,6 +78,15 @@ bool OutgoingAbortNotice::has_left() {
                       MPI_STATUSES_IGNORE),
           "MPI_Testall");
     return done != 0;
+}
+
+bool lock_or_end(base::Mutex& calls, const base::Doorbell& bell, const base::WaitSettings& wait,
+                 bool may_end) {
+    if (is_true_within(wait, time_to_return, [&] { return calls.try_lock(); })) return true;
+    if (may_end && base::is_aborted(bell))
+        base::end_process(base::cause_of(bell) + "; a call of MPI has not returned since",
+                          std::chrono::milliseconds(0));
+    return false;
 }
 
 bool job_ends_soon(const base::Doorbell& bell, const trace::Activity& own,

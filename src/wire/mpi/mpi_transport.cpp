@@ -82,6 +82,9 @@ private:
     bool rings_for_all() const noexcept { return mpi::rings_for_all(host_); }
     bool notify_others(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
+    bool lock_or_end() GUOZHUANG_THREAD_ANNOTATION(try_acquire_capability(true, mutex_)) {
+        return mpi::lock_or_end(mutex_, doorbell(), wait_settings_, time_to_end_.has_value());
+    }
     std::optional<Message> next_abort_notice() GUOZHUANG_REQUIRES(mutex_) {
         if (rings_for_all()) return std::nullopt;
         return inbox_.poll_seldom(comm_, encode(abort_notice_tag), host_.topology.size());
@@ -106,7 +109,6 @@ private:
     bool all_through_rings_ = false;
     base::WaitSettings wait_settings_;
     TrafficCounter traffic_;
-
     base::Mutex mutex_;  ///< around every call of MPI
     MPI_Comm comm_ GUOZHUANG_GUARDED_BY(mutex_) = MPI_COMM_NULL;
     mpi::MessagesInFlight in_flight_ GUOZHUANG_GUARDED_BY(mutex_);
@@ -193,14 +195,14 @@ void MpiTransport::announce_quit(std::string_view reason) noexcept {
     for (const auto& process : host_.linked) process.link->say(reason);
 }
 
-/// Waits only a while, since dead ranks receive nothing.
 bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
     auto owned = std::make_unique<mpi::OutgoingAbortNotice>(cause);
     auto& notice = *owned;
     base::keep_for_ever(std::move(owned));
     bool all_sent = true;
+    if (!lock_or_end()) return false;
     {
-        const base::Lock lock(mutex_);
+        const base::Lock lock(mutex_, std::adopt_lock);
         if (comm_ == MPI_COMM_NULL) return true;
         for (const int to : mpi::ranks_to_notify(host_, cause))
             all_sent &= notice.send(comm_, to, encode(abort_notice_tag));
@@ -241,7 +243,10 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
             ? theirs->closed.load()
             : !end.process.link && state_ != State::open && end.status.value_or(0) == 0)
         return false;
-    if (end.process.link && mpi::job_ends_soon(doorbell(), activity(), wait_settings_)) return true;
+    if (end.process.link && mpi::job_ends_soon(doorbell(), activity(), wait_settings_)) {
+        if (lock_or_end()) mutex_.unlock();
+        return true;
+    }
     const auto [culprit, text, code] = mpi::describe_end(end, theirs, bells_.of(end.process.rank));
     const bool all_know = end_job({.rank = culprit, .text = text, .code = code});
     if (time_to_end_)
@@ -362,8 +367,7 @@ bool MpiTransport::test(Ticket& ticket) try {
 std::optional<Transport::Message> MpiTransport::poll(Tag tag) try {
     const int code = encode(tag);
     require_open();
-    std::optional<Message> message;
-    if (messages_) message = messages_->poll(static_cast<std::uint32_t>(code));
+    auto message = messages_ ? messages_->poll(static_cast<std::uint32_t>(code)) : std::nullopt;
     if (message || (messages_ && host_.hosts == 1)) return message;
     std::vector<int> to_ring;
     std::optional<Message> notice;
@@ -391,11 +395,9 @@ void MpiTransport::close() try {
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return;
-        if (in_flight_.count() != 0) {
+        if (const auto count = in_flight_.count(); count != 0)
             throw Error(ErrorCode::internal,
-                        fmt::format("the MPI transport is closed with {} messages in flight",
-                                    in_flight_.count()));
-        }
+                        fmt::format("the MPI transport is closed with {} messages pending", count));
     }
     base::pass(base::Failpoint::close);
     state_ = State::closing;
@@ -414,8 +416,7 @@ void MpiTransport::close() try {
         {
             const base::Lock lock(mutex_);
             require_open();
-            check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE),
-                  "MPI_Test of MPI_Ibarrier");
+            check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test");
             if (done == 0) notice = next_abort_notice();
         }
         if (notice) apply_abort_notice(*notice);
