@@ -92,8 +92,7 @@ void Report::epoch_done(const std::vector<double>& losses, double accuracy) {
 int Report::failed(const std::exception& error) {
     const auto* usage = dynamic_cast<const Usage*>(&error);
     const int code = usage != nullptr ? usage->code : 1;
-    if (!muted_)
-        std::fprintf(code == 0 ? stdout : stderr, "%s%s\n", terminal_ ? "\n" : "", error.what());
+    std::fprintf(code == 0 ? stdout : stderr, "%s%s\n", terminal_ ? "\n" : "", error.what());
     return code;
 }
 

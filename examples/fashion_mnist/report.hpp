@@ -14,7 +14,7 @@ namespace fashion {
 /// otherwise, a line per epoch, the log of losses, and what went wrong.
 class Report {
 public:
-    /// Says nothing from here on, not even errors.
+    /// Shows nothing from here on but what went wrong: the others may have no part in it.
     void mute() noexcept { muted_ = true; }
 
     /// Returns how many samples of a batch each rank takes. Prints a note if the batch does not

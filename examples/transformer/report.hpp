@@ -14,7 +14,7 @@ namespace transformer {
 /// Shows a line for each tenth of the steps, and text, and logs the losses.
 class Report {
 public:
-    /// Says nothing from here on, not even errors.
+    /// Shows nothing from here on but what went wrong: the others may have no part in it.
     void mute() noexcept { muted_ = true; }
 
     /// `tokens`: of a step, of all ranks together.
@@ -49,7 +49,7 @@ public:
     int failed(const std::exception& error) const {
         const auto* usage = dynamic_cast<const Usage*>(&error);
         const int code = usage != nullptr ? usage->code : 1;
-        if (!muted_) std::fprintf(code == 0 ? stdout : stderr, "%s\n", error.what());
+        std::fprintf(code == 0 ? stdout : stderr, "%s\n", error.what());
         return code;
     }
 
