@@ -77,9 +77,11 @@ public:
     /// Goes on without the ranks that have died or left. The job ends, and this session becomes
     /// that of a new job: of the ranks that are left, numbered anew in their old order. They all
     /// call it, on one thread each, where they catch RankDied, for instance. If no rank is missing,
-    /// all begin anew. Process sets, plans, optimizers, arenas and registrations of the old job
-    /// then throw Error(not_initialised): make them anew. MPI is not finalised any more, since it
-    /// would wait for the dead. docs/shrinking.md has the launchers that permit it, and an example.
+    /// all begin anew; a rank that is still in an operation then gets Error(aborted) out of it,
+    /// even if the others have its result. Process sets, plans, optimizers, arenas and
+    /// registrations of the old job then throw Error(not_initialised): make them anew. MPI is not
+    /// finalised any more, since it would wait for the dead. docs/shrinking.md has the launchers
+    /// that permit it, and an example.
     ///
     /// Throws Error: invalid_argument without `time_to_shrink`, or in a callback; unavailable if
     /// the ranks are threads. These change nothing. After the following the session is over, and
