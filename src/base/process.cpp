@@ -244,6 +244,14 @@ std::string host_name() {
     return name.data();
 }
 
+void survive_broken_pipes() noexcept {
+    struct sigaction action {};
+    if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+    action.sa_handler = [](int) {};  // to ignore the signal would be inherited
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGPIPE, &action, nullptr);
+}
+
 void notice_forks() {
     [[maybe_unused]] static const int noticed = [] {
         original = getpid();

@@ -58,6 +58,11 @@ std::string describe_exit(int status);
 
 std::string host_name();
 
+/// From now on this process survives a write to a closed pipe or socket, which then fails with
+/// EPIPE; programs that it starts do not. Changes nothing if the program has its own way with
+/// SIGPIPE.
+void survive_broken_pipes() noexcept;
+
 /// From the first call on, is_forked() is true in children that this process makes with fork().
 void notice_forks();
 

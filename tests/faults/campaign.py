@@ -323,7 +323,7 @@ def watch(fault, job):
     errors = {}
     for error in job.said("waited_for"):
         errors.setdefault(error["rank"], error)
-    stuck = r"guozhuang\[(\d+)\] error: (.* MPI has not returned since)"
+    stuck = r"guozhuang\[(\d+)\] (?:error|warning): (.* MPI has not returned since)"
     words = dict(re.findall(stuck, job.output()))  # last ones
     wrong = [
         ("unnamed culprits", f"rank {rank}: {errors.get(rank, {}).get('text', 'no error')}")

@@ -479,6 +479,8 @@ int main(int argc, char** argv) {
         return start_late(scene, argv[3]);
     const auto only = operations.find(scene);
     const auto body = only == operations.end() ? scenes.at(scene) : [&](gz::Session& session) {
+        // As if MPI had written to a rank that has just died.
+        if (session.size() > session.local_size()) raise(SIGPIPE);
         return repeat(session, only->second);
     };
     return argc > 4 ? run_short_of(argv[4], body) : gz::run(&argc, &argv, body);

@@ -22,7 +22,7 @@ TYPE = re.compile(
     r"(?:\w+::)*(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{|\busing\s+(\w+)\s*=|\bconcept\s+(\w+)"
 )
 LIMITS = {
-    "lines of the library": 42_500,
+    "lines of the library": 42_520,
     "lines of tests for 100 of the library": 118,
     "names of types": 570,
     "names on the way of an allreduce on the host": 225,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 
+#include "base/log.hpp"
 #include "base/process.hpp"
 #include "wire/mpi/mpi_library.hpp"
 
@@ -82,10 +83,17 @@ bool OutgoingAbortNotice::has_left() {
 
 bool lock_or_end(base::Mutex& calls, const base::Doorbell& bell, const base::WaitSettings& wait,
                  bool may_end) {
-    if (is_true_within(wait, time_to_return, [&] { return calls.try_lock(); })) return true;
-    if (may_end && base::is_aborted(bell))
-        base::end_process(base::cause_of(bell) + "; a call of MPI has not returned since",
-                          std::chrono::milliseconds(0));
+    const auto locks_within = [&](std::chrono::milliseconds time) {
+        return is_true_within(wait, time, [&] { return calls.try_lock(); });
+    };
+    const auto words = [&] {
+        return base::cause_of(bell) + "; a call of MPI has not returned since";
+    };
+    if (locks_within(time_to_tell)) return true;
+    // Others that end may end this process, too.
+    if (may_end && base::is_aborted(bell)) base::log(LogLevel::warning, "{}", words());
+    if (locks_within(time_to_return)) return true;
+    if (may_end && base::is_aborted(bell)) base::end_process(words(), std::chrono::milliseconds(0));
     return false;
 }
 

@@ -451,6 +451,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     Host host;
     sort_into_hosts(first_ranks(world, rank, host_comm), rank, host);
     host.others = others_of(host_comm, host);
+    if (host.hosts > 1) base::survive_broken_pipes();  // MPI writes to sockets of dead ranks
     const auto on_end = [&](const Monitor::End& end) {
         return end_inside_mpi(end, "init", host.hosts > 1);
     };
