@@ -27,6 +27,7 @@ set(public_headers
   mpi_communicator.hpp
   operations.hpp
   optimizer.hpp
+  parameter_server.hpp
   plan.hpp
   process_set.hpp
   sampler.hpp

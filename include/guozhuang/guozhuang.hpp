@@ -22,6 +22,7 @@
 #include <guozhuang/master_weights.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/optimizer.hpp>
+#include <guozhuang/parameter_server.hpp>
 #include <guozhuang/plan.hpp>
 #include <guozhuang/process_set.hpp>
 #include <guozhuang/sampler.hpp>

@@ -195,6 +195,22 @@ private:
     Averager averager_;
 };
 
+/// The task's optimizer as a rule. Several updates in a step share its rate.
+struct TaskRule {
+    const Task& task;
+    std::size_t updates_per_step = 1;
+
+    std::size_t moments() const { return task.rule(0).adam ? 2 : 1; }
+    void operator()(const Shard<float>& shard) const {
+        const auto rule = task.rule((shard.step - 1) / updates_per_step);
+        const double rate = rule.rate / static_cast<double>(updates_per_step);
+        if (rule.adam)
+            ShardedAdam{.learning_rate = rate, .beta1 = rule.beta1, .beta2 = rule.beta2}(shard);
+        else
+            ShardedSgd{.learning_rate = rate, .momentum = rule.momentum}(shard);
+    }
+};
+
 /// The task's optimizer, of which each rank keeps a share.
 class Sharded final : public Method {
 public:
@@ -203,11 +219,6 @@ public:
           optimizer_(rule_, common_parameters(training.task),
                      {.shard_gradients = shard_gradients}) {}
     double step(std::size_t number) override {
-        const auto rule = training_.task.rule(number);
-        rule_.sgd.momentum = rule.momentum;
-        rule_.sgd.learning_rate = rule_.adam.learning_rate = rule.rate;
-        rule_.adam.beta1 = rule.beta1;
-        rule_.adam.beta2 = rule.beta2;
         const double loss = training_.backward(number, optimizer_.on_gradient());
         optimizer_.step();
         return loss;
@@ -215,27 +226,46 @@ public:
     Counters counters() const override { return {optimizer_.state_bytes()}; }
 
 private:
-    struct Update {
-        bool is_adam;
-        ShardedSgd sgd;
-        ShardedAdam adam;
-        std::size_t moments() const { return is_adam ? 2 : 1; }
-        void operator()(const Shard<float>& shard) const {
-            if (is_adam)
-                adam(shard);
-            else
-                sgd(shard);
-        }
-    };
-
     Training training_;
-    Update rule_{training_.task.rule(0).adam, {}, {}};
+    TaskRule rule_{training_.task};
     ShardedOptimizer optimizer_;
 };
 
 auto sharded(bool shard_gradients) {
     return [=](const Training& training) -> std::unique_ptr<Method> {
         return std::make_unique<Sharded>(training, shard_gradients);
+    };
+}
+
+/// The servers keep the task's optimizer.
+class Served final : public Method {
+public:
+    Served(const Training& training, const ParameterServerOptions& options)
+        : training_(training),
+          rule_{training_.task, options.contributions == 1 ? training.share.of : 1},
+          server_(rule_, common_parameters(training.task), options) {}
+    double step(std::size_t number) override {
+        const double loss = training_.backward(number);
+        server_.step();
+        return loss;
+    }
+    void finish() override { server_.finish(); }
+    Counters counters() const override {
+        return {rank() == 0 ? training_.task.state_bytes() : 0,
+                static_cast<std::size_t>(server_.largest_staleness()), server_.dropped()};
+    }
+
+private:
+    Training training_;
+    TaskRule rule_;
+    ParameterServer server_;
+};
+
+/// `left_out`: contributions of so many ranks are not waited for.
+auto served(ParameterServerOptions options, int left_out = 0) {
+    return [=](const Training& training) mutable -> std::unique_ptr<Method> {
+        if (left_out > 0) options.contributions = std::max(1, size() - left_out);
+        return std::make_unique<Served>(training, options);
     };
 }
 
@@ -279,6 +309,14 @@ std::span<const MethodEntry> methods() {
                     "Zhang et al. 2015, Lian et al. 2018", make<ByValues<AsyncAverager>>},
         MethodEntry{"gossip", "ranks step alone, and average with one other after each step",
                     "Boyd et al. 2006, Lian et al. 2017", make<ByValues<Gossip>>},
+        MethodEntry{"ps_sync", "rank 0 serves the values, and waits for all gradients",
+                    "Li et al. 2014", served({})},
+        MethodEntry{"ps_async", "rank 0 serves the values, and waits for nobody",
+                    "Dean et al. 2012", served({.contributions = 1})},
+        MethodEntry{"ps_stale", "the same, but no rank is over 4 steps ahead of the slowest",
+                    "Ho et al. 2013", served({.contributions = 1, .max_staleness = 4})},
+        MethodEntry{"backup", "rank 0 serves the values, and does not wait for the slowest rank",
+                    "Chen et al. 2016", served({}, 1)},
     };
     return all;
 }

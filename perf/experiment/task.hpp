@@ -41,7 +41,7 @@ public:
                             const std::function<void(std::size_t)>& done) = 0;
     /// Changes the values by the gradients.
     virtual void update() = 0;
-    /// The rule by which update() changes the values in that step.
+    /// The rule by which update() changes the values in that step. Any thread.
     virtual Rule rule(std::size_t step) const = 0;
     /// How many bytes the optimizer keeps from step to step.
     virtual std::size_t state_bytes() const = 0;

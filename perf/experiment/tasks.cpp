@@ -70,11 +70,9 @@ public:
     }
     void update() override { sgd_.step(); }
     Rule rule(std::size_t step) const override {
-        fashion::FallingRate rates(static_cast<float>(rate_), steps_);
-        float rate = rates.next();
-        for (std::size_t i = 0; i < step; ++i) rate = rates.next();
+        const float done = static_cast<float>(step) / static_cast<float>(steps_);
         return {.momentum = static_cast<double>(fashion::momentum),
-                .rate = static_cast<double>(rate)};
+                .rate = static_cast<double>(static_cast<float>(rate_) * std::max(0.0F, 1 - done))};
     }
     std::size_t state_bytes() const override { return state_bytes_; }
     Score score(Share share) override {
@@ -133,7 +131,7 @@ public:
         return {.adam = true,
                 .beta1 = static_cast<double>(transformer::Adam::beta1),
                 .beta2 = static_cast<double>(transformer::Adam::beta2),
-                .rate = static_cast<double>(adam_.rate(step))};
+                .rate = std::max(0.0, static_cast<double>(adam_.rate(step)))};
     }
     std::size_t state_bytes() const override { return state_bytes_; }
     Score score(Share share) override {
