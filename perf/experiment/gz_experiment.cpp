@@ -99,6 +99,7 @@ void run(const Options& options) {
     const auto task = make_task(task_options);
     const auto method = entry.make({*task, share, slowness_of(options.slow)});
     barrier();
+    const auto before = traffic().bytes;
     const auto start = Clock::now();
     for (std::size_t step = 0; step < options.task.steps; ++step) {
         const double loss = method->step(step);
@@ -107,7 +108,9 @@ void run(const Options& options) {
     }
     const double seconds = seconds_since(start);
     method->finish();
+    auto bytes_sent = traffic().bytes - before;
     auto counters = method->counters();
+    allreduce(bytes_sent);
     allreduce(counters.stale_max, {.op = ReduceOp::max});
     allreduce(counters.dropped);
     allreduce(counters.state_bytes, {.op = ReduceOp::max});
@@ -121,6 +124,7 @@ void run(const Options& options) {
                  {"loss", sums.loss / sums.samples},
                  {"seconds", seconds},
                  {"steps_per_second", static_cast<double>(options.task.steps) / seconds},
+                 {"bytes_sent", bytes_sent},
                  {"bytes_per_rank_state", counters.state_bytes},
                  {"stale_max", counters.stale_max},
                  {"dropped", counters.dropped},

@@ -235,26 +235,32 @@ def row_of(charts):
     return f'<div class="row">{"".join(charts)}</div>'
 
 
-def picture(rows):
-    """The plots over sizes for the fewest ranks, as one SVG."""
-    charts = sweep_charts(rows, min(row["ranks"] for row in select(rows, kind="sweep")))
+def side_by_side(charts, names, columns=2):
+    """One SVG of all the charts, with the names of the colours below."""
+    width, below = columns * (WIDTH + 12) - 12, -(-len(charts) // columns) * HEIGHT
     parts = [
-        chart.replace("<svg", f'<svg x="{i * (WIDTH + 12)}"', 1)
+        chart.replace(
+            "<svg", f'<svg x="{i % columns * (WIDTH + 12)}" y="{i // columns * HEIGHT}"', 1
+        )
         for i, chart in enumerate(charts)
     ]
-    width, height = 2 * WIDTH + 12, HEIGHT + 24
-    drawn = colours(rows)
-    for i, (name, colour) in enumerate(drawn.items()):
-        left = 20 + i * (width - 20) / len(drawn)
-        parts.append(
-            f'<rect x="{left:.0f}" y="{HEIGHT + 6}" width="14" height="5" fill="{colour}"/>'
-        )
-        parts.append(f'<text x="{left + 20:.0f}" y="{HEIGHT + 13}">{html.escape(name)}</text>')
+    each = max(width // max(len(names), 1), 150)
+    for i, (name, colour) in enumerate(names.items()):
+        left, top = 20 + i % (width // each) * each, below + 6 + i // (width // each) * 18
+        parts.append(f'<rect x="{left}" y="{top}" width="14" height="5" fill="{colour}"/>')
+        parts.append(f'<text x="{left + 20}" y="{top + 7}">{html.escape(name)}</text>')
+    height = below + 6 + 18 * -(-len(names) // (width // each))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
     )
     return f'{head}<rect width="{width}" height="{height}" fill="#fff"/>{"".join(parts)}</svg>\n'
+
+
+def picture(rows):
+    """The plots over sizes for the fewest ranks, as one SVG."""
+    charts = sweep_charts(rows, min(row["ranks"] for row in select(rows, kind="sweep")))
+    return side_by_side([*charts], colours(rows))
 
 
 def page(rows, about):
