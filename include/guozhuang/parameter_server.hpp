@@ -25,7 +25,8 @@ struct ParameterServerOptions {
     /// With contributions == 1: a rank that is more than this many steps ahead of the slowest one
     /// that still trains waits for it (stale synchronous parallel). Empty: never.
     std::optional<int> max_staleness = {};
-    std::uint16_t tag = 0;        ///< of the messages, as in PointToPointOptions; also the next one
+    /// As in PointToPointOptions. No other messages of the set may use this tag or the next one.
+    std::uint16_t tag = 0;
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< whose ranks take part; as in Options
 };
@@ -52,22 +53,25 @@ public:
         : ParameterServer(detail::shard_rule(update), std::move(parameters), options) {}
     ParameterServer(detail::ShardRule rule, std::vector<Parameter> parameters,
                     const ParameterServerOptions& options);
-    /// Waits for no other rank, whose next step() then throws Error(departed).
+    /// Waits for nothing. Without finish(), the next step() of the other ranks throws
+    /// Error(departed).
     ~ParameterServer();
     ParameterServer(ParameterServer&&) noexcept;
 
     /// Sends this rank's gradients to the servers, and replaces the values by theirs. Waits for the
     /// other ranks as the options say; a server logs for whom, after 10 s. Throws what send() and
-    /// recv() throw; Error(departed) if a rank has ended without finish(), by name.
+    /// recv() throw; Error(departed) if a rank has ended without finish(), by name, or if the rule
+    /// has thrown on a server, with its text. After an error nothing but the destructor works.
     void step();
-    /// This rank trains no more. Waits until no rank does; then all hold the servers' values. With
-    /// contributions, those that are left count.
+    /// This rank makes no more steps. Waits until all ranks have called it; then all hold the
+    /// servers' values. Updates meanwhile take the gradients of the ranks that still train, if they
+    /// are fewer than `contributions`.
     void finish();
 
     /// Steps of this rank whose gradient, or a part of it, was dropped.
     std::uint64_t dropped() const noexcept;
-    /// How many updates the values had at most had between the read of a gradient's values and the
-    /// gradient's own update.
+    /// The most updates between the values that a gradient of this rank was computed from and the
+    /// update that used it.
     std::int64_t largest_staleness() const noexcept;
 
 private:

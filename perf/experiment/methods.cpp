@@ -264,7 +264,9 @@ private:
 /// `left_out`: contributions of so many ranks are not waited for.
 auto served(ParameterServerOptions options, int left_out = 0) {
     return [=](const Training& training) mutable -> std::unique_ptr<Method> {
-        if (left_out > 0) options.contributions = std::max(1, size() - left_out);
+        if (left_out > 0) options.contributions = size() - left_out;
+        if (left_out > 0 && options.contributions < 2)
+            throw std::runtime_error("backup takes three ranks: with two it is ps_async");
         return std::make_unique<Served>(training, options);
     };
 }

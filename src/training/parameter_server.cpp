@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <guozhuang/error.hpp>
+#include <guozhuang/log.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/parameter_server.hpp>
 #include <guozhuang/plan.hpp>
+#include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error_text.hpp"
@@ -23,7 +27,8 @@ namespace {
 
 void check(const std::vector<Parameter>& parameters, const ParameterServerOptions& options,
            int ranks) {
-    values_of(parameters, "ParameterServer");
+    if (values_of(parameters, "ParameterServer").size() != parameters.size())
+        refuse_server("parameters with the same memory need one name");
     for (const auto& [name, value, gradient] : parameters) {
         if (value.dtype != DType::f32 || gradient.dtype != DType::f32)
             refuse_server(fmt::format("{} is not f32", base::quote(name)), name);
@@ -60,13 +65,33 @@ struct ParameterServer::State {
           const ParameterServerOptions& chosen);
     void divide();
     void agree() const;
-    void send_all(ServiceHeader::Kind kind);
-    void take(ServerLink& part);
-    /// Calls act(elements of the parameter, elements of the part) for each piece.
+    std::vector<Handle> send_all(ServiceHeader::Kind kind);
+    std::vector<Handle> receive_all();
+    /// Calls act(), after which nothing works if it throws: messages may be under way.
     template <class Act>
-    void for_each_range(const ServerLink& part, std::span<float> elements, bool gradients,
+    void run(std::string_view what, const Act& act) {
+        if (stage != Stage::trains)
+            refuse_server(fmt::format("{}() was called after {}", what,
+                                      stage == Stage::finished ? "finish()" : "an error"));
+        try {
+            act();
+        } catch (const std::bad_alloc&) {
+            stage = Stage::failed;
+            ranks.end_job_without_memory("ParameterServer");
+        } catch (...) {
+            stage = Stage::failed;
+            throw;
+        }
+    }
+    void step();
+    void finish();
+    /// Whether the server used this rank's gradient.
+    bool apply_reply(ServerLink& link);
+    /// Calls act(elements of the parameter, elements of the message) for each range.
+    template <class Act>
+    void for_each_range(const ServerLink& link, std::span<float> elements, bool gradients,
                         const Act& act) const {
-        for (const auto& [parameter, first, count] : part.ranges) {
+        for (const auto& [parameter, first, count] : link.ranges) {
             const auto& tensor =
                 gradients ? parameters[parameter].gradient : parameters[parameter].value;
             act(std::span(static_cast<float*>(tensor.data) + first, count), elements.first(count));
@@ -76,11 +101,12 @@ struct ParameterServer::State {
 
     std::vector<Parameter> parameters;
     ParameterServerOptions options;
+    Session& session;
     ProcessSet ranks;
-    std::vector<ServerLink> parts;
+    std::vector<ServerLink> links;
     std::uint64_t dropped = 0;
     std::int64_t largest_staleness = 0;
-    bool finished = false;
+    enum class Stage : std::uint8_t { trains, finished, failed } stage = Stage::trains;
     std::unique_ptr<ValueService> service;  ///< if this rank serves
 };
 
@@ -88,18 +114,26 @@ ParameterServer::State::State(detail::ShardRule rule, std::vector<Parameter> giv
                               const ParameterServerOptions& chosen)
     : parameters(std::move(given)),
       options(chosen),
-      ranks(ranks_of(options.session != nullptr ? options.session : &Session::current(),
-                     options.process_set)) {
+      session(options.session != nullptr ? *options.session : Session::current()),
+      ranks(ranks_of(&session, options.process_set)) {
     check(parameters, options, ranks.size());
     divide();
+    if (ranks.rank() < options.servers) {
+        const auto& link = links[static_cast<std::size_t>(ranks.rank())];
+        std::vector<float> values(elements_of(link.values).size());
+        for_each_range(link, values, false,
+                       [](auto own, auto served) { std::ranges::copy(own, served.begin()); });
+        service = std::make_unique<ValueService>(std::move(rule), link.ranges, std::move(values),
+                                                 options, ranks);
+    }
     agree();
-    if (ranks.rank() >= options.servers) return;
-    const auto& part = parts[static_cast<std::size_t>(ranks.rank())];
-    std::vector<float> values(elements_of(part.values).size());
-    for_each_range(part, values, false,
-                   [](auto own, auto served) { std::ranges::copy(own, served.begin()); });
-    service = std::make_unique<ValueService>(std::move(rule), part.ranges, std::move(values),
-                                             options, ranks);
+    if (!service) return;
+    try {
+        service->start();
+    } catch (const std::system_error& error) {  // the others would wait for this rank
+        session.leave(fmt::format("ParameterServer: {}", error.what()));
+        throw;
+    }
 }
 
 /// All elements of all parameters in equal parts.
@@ -110,11 +144,11 @@ void ParameterServer::State::divide() {
     const auto servers = static_cast<std::size_t>(options.servers);
     for (std::size_t i = 0; i < servers; ++i) {
         const auto size = total * (i + 1) / servers - total * i / servers;
-        auto& part = parts.emplace_back();
-        part.server = all[i];
+        auto& link = links.emplace_back();
+        link.server = all[i];
         for (std::size_t left = size; left > 0;) {
             const auto count = std::min(left, parameters[parameter].value.count() - first);
-            if (count > 0) part.ranges.push_back({parameter, first, count});
+            if (count > 0) link.ranges.push_back({parameter, first, count});
             left -= count;
             first += count;
             if (first == parameters[parameter].value.count()) {
@@ -122,8 +156,8 @@ void ParameterServer::State::divide() {
                 first = 0;
             }
         }
-        part.gradient = make_service_message(size);
-        part.values = make_service_message(size);
+        link.gradient = make_service_message(size);
+        link.values = make_service_message(size);
     }
 }
 
@@ -146,73 +180,90 @@ void ParameterServer::State::agree() const {
     plan.wait();
 }
 
-void ParameterServer::State::send_all(ServiceHeader::Kind kind) {
-    std::vector<Handle> handles;
-    for (auto& part : parts) {
-        set_header(part.gradient, {.version = part.version, .kind = kind});
-        for_each_range(part, elements_of(part.gradient), true,
-                       [](auto own, auto sent) { std::ranges::copy(own, sent.begin()); });
-        const auto view = [](const ServiceMessage& message) {
-            return TensorView(message->data(), DType::u8,
-                              {static_cast<std::int64_t>(message->size())});
-        };
-        if (kind == ServiceHeader::Kind::gradient)
-            handles.push_back(recv_async(view(part.values), part.server,
-                                         {.tag = static_cast<std::uint16_t>(options.tag + 1),
-                                          .keep_alive = part.values,
-                                          .process_set = ranks}));
-        handles.push_back(
-            send_async(view(part.gradient), part.server,
-                       {.tag = options.tag, .keep_alive = part.gradient, .process_set = ranks}));
+std::vector<Handle> ParameterServer::State::send_all(ServiceHeader::Kind kind) {
+    std::vector<Handle> sent;
+    for (auto& link : links) {
+        set_header(link.gradient, {.version = link.version, .kind = kind});
+        for_each_range(link, elements_of(link.gradient), true,
+                       [](auto own, auto message) { std::ranges::copy(own, message.begin()); });
+        sent.push_back(
+            send_async(view_of(link.gradient), link.server,
+                       {.tag = options.tag, .keep_alive = link.gradient, .process_set = ranks}));
     }
-    for (const auto& handle : handles) handle.wait();
+    return sent;
 }
 
-void ParameterServer::State::take(ServerLink& part) {
-    const auto header = header_of(part.values);
-    if (header.kind == ServiceHeader::Kind::failed) {
-        const int culprit = static_cast<int>(header.staleness);
-        throw Error(ErrorCode::departed,
-                    fmt::format("ParameterServer: rank {} has ended without finish()", culprit),
-                    {.operation = "step", .ranks = {culprit}});
-    }
-    part.version = header.version;
+std::vector<Handle> ParameterServer::State::receive_all() {
+    std::vector<Handle> received;
+    for (const auto& link : links)
+        received.push_back(recv_async(view_of(link.values), link.server,
+                                      {.tag = static_cast<std::uint16_t>(options.tag + 1),
+                                       .keep_alive = link.values,
+                                       .process_set = ranks}));
+    return received;
+}
+
+bool ParameterServer::State::apply_reply(ServerLink& link) {
+    const auto header = header_of(link.values);
+    link.version = header.version;
     largest_staleness = std::max(largest_staleness, header.staleness);
-    for_each_range(part, elements_of(part.values), false,
+    for_each_range(link, elements_of(link.values), false,
                    [](auto own, auto served) { std::ranges::copy(served, own.begin()); });
+    return header.kind == ServiceHeader::Kind::values;
+}
+
+/// A reply says that the server has the gradient, or wants none.
+void ParameterServer::State::step() {
+    const auto received = receive_all(), sent = send_all(ServiceHeader::Kind::gradient);
+    for (std::size_t i = 0; i < links.size(); ++i) {
+        received[i].wait();
+        const auto header = header_of(links[i].values);
+        if (header.kind == ServiceHeader::Kind::failed)
+            throw Error(ErrorCode::departed, fmt::format("ParameterServer: {}", header.why.data()),
+                        {.operation = "step", .ranks = {header.culprit}});
+    }
+    for (const auto& handle : sent) handle.wait();
+    bool is_used = true;
+    for (auto& link : links) is_used = apply_reply(link) && is_used;
+    if (!is_used) ++dropped;
+}
+
+void ParameterServer::State::finish() {
+    for (const auto& handle : send_all(ServiceHeader::Kind::finished)) handle.wait();
+    const auto self = ranks.ranks()[static_cast<std::size_t>(ranks.rank())];
+    for (auto& link : links) {
+        const auto elements = elements_of(link.values);
+        if (link.server == self) std::ranges::copy(service->wait(), elements.begin());
+        broadcast(TensorView(elements), link.server, {.process_set = ranks});
+        for_each_range(link, elements, false,
+                       [](auto own, auto served) { std::ranges::copy(served, own.begin()); });
+    }
 }
 
 ParameterServer::ParameterServer(detail::ShardRule rule, std::vector<Parameter> parameters,
                                  const ParameterServerOptions& options)
     : state_(std::make_unique<State>(std::move(rule), std::move(parameters), options)) {}
-ParameterServer::~ParameterServer() = default;
 ParameterServer::ParameterServer(ParameterServer&&) noexcept = default;
 
-void ParameterServer::step() {
-    auto& state = *state_;
-    if (state.finished) refuse_server("step() was called after finish()");
-    state.send_all(ServiceHeader::Kind::gradient);
-    bool is_dropped = false;
-    for (auto& part : state.parts) {
-        is_dropped |= header_of(part.values).kind == ServiceHeader::Kind::dropped;
-        state.take(part);
+/// Tells the servers that this rank has ended, and waits for nothing.
+ParameterServer::~ParameterServer() {
+    if (!state_ || state_->stage != State::Stage::trains) return;
+    try {
+        state_->send_all(ServiceHeader::Kind::left);
+    } catch (const std::exception& error) {
+        log_message(LogLevel::debug,
+                    fmt::format("ParameterServer: nobody was told of its end: {}", error.what()));
     }
-    if (is_dropped) ++state.dropped;
+}
+
+void ParameterServer::step() {
+    state_->run("step", [this] { state_->step(); });
 }
 
 void ParameterServer::finish() {
-    auto& state = *state_;
-    if (std::exchange(state.finished, true)) return;
-    state.send_all(ServiceHeader::Kind::finished);
-    for (auto& part : state.parts) {
-        const auto elements = elements_of(part.values);
-        const auto self = static_cast<std::size_t>(state.ranks.rank());
-        if (part.server == state.ranks.ranks()[self])
-            std::ranges::copy(state.service->wait(), elements.begin());
-        broadcast(TensorView(elements), part.server, {.process_set = state.ranks});
-        state.for_each_range(part, elements, false,
-                             [](auto own, auto served) { std::ranges::copy(served, own.begin()); });
-    }
+    if (state_->stage == State::Stage::finished) return;
+    state_->run("finish", [this] { state_->finish(); });
+    state_->stage = State::Stage::finished;
 }
 
 std::uint64_t ParameterServer::dropped() const noexcept {

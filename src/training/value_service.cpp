@@ -12,6 +12,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "base/process.hpp"
 
 namespace guozhuang {
@@ -21,15 +22,15 @@ namespace {
 constexpr auto look_every = std::chrono::milliseconds(100);
 constexpr auto warn_after = std::chrono::seconds(10);
 
-TensorView view_of(const ServiceMessage& message) {
-    return {message->data(), DType::u8, {static_cast<std::int64_t>(message->size())}};
-}
-
 }  // namespace
 
 ServiceMessage make_service_message(std::size_t elements) {
     return std::make_shared<std::vector<std::byte>>(sizeof(ServiceHeader) +
                                                     elements * sizeof(float));
+}
+
+TensorView view_of(const ServiceMessage& message) {
+    return {message->data(), DType::u8, {static_cast<std::int64_t>(message->size())}};
 }
 
 ServiceHeader header_of(const ServiceMessage& message) {
@@ -63,6 +64,9 @@ ValueService::ValueService(detail::ShardRule rule, std::vector<ServedRange> rang
         client.request = make_service_message(values_.size());
         client.reply = make_service_message(values_.size());
     }
+}
+
+void ValueService::start() {
     for (std::size_t i = 0; i < clients_.size(); ++i)
         clients_[i].thread = base::start_thread("gz-server", [this, i] { serve(i); });
 }
@@ -71,6 +75,8 @@ ValueService::~ValueService() {
     {
         const base::Lock lock(mutex_);
         stops_ = true;
+        if (std::ranges::any_of(clients_, &Client::trains))
+            fail(own_rank(), fmt::format("rank {} has ended without finish()", own_rank()));
     }
     base::ring(bell_);
     for (auto& client : clients_) base::join(client.thread);
@@ -82,33 +88,33 @@ const std::vector<float>& ValueService::wait() {
     return values_;
 }
 
-/// The body of a client's thread. Nothing is thrown: a client whose messages fail has ended.
+/// The body of a client's thread. A client whose messages fail has ended.
 void ValueService::serve(std::size_t number) {
     auto& client = clients_[number];
     try {
         while (receive(number)) {
-            {
-                const base::Lock lock(mutex_);
-                take(number);
-            }
-            base::ring(bell_);
-            if (header_of(client.request).kind == ServiceHeader::Kind::finished) return;
+            if (!accept(number)) return;
             wait_for_answer(number);
-            fill_reply(number);
-            const auto sent = send_async(view_of(client.reply), rank_of_[number],
-                                         {.tag = static_cast<std::uint16_t>(options_.tag + 1),
-                                          .keep_alive = client.reply,
-                                          .process_set = ranks_});
-            if (!wait_for(sent)) return;
+            if (!wait_for(reply(number))) break;
         }
-    } catch (const std::exception&) {
+        client.reply = make_service_message(elements_of(client.reply).size());
+        reply(number);  // to its next gradient
+    } catch (const std::exception& error) {
+        const auto* const known = dynamic_cast<const Error*>(&error);
+        const bool names_rank = known != nullptr && !known->ranks().empty();
         {
             const base::Lock lock(mutex_);
-            if (!failed_) failed_ = rank_of_[number];
-            client.trains = false;
+            fail(names_rank ? known->ranks().front() : own_rank(), error.what());
+            client.trains = client.waits = false;
         }
         base::ring(bell_);
     }
+}
+
+void ValueService::fail(int culprit, std::string_view why) noexcept {
+    if (failure_) return;
+    failure_ = {.kind = ServiceHeader::Kind::failed, .culprit = culprit};
+    why.copy(failure_->why.data(), failure_->why.size() - 1);
 }
 
 bool ValueService::wait_for(const Handle& message) {
@@ -126,20 +132,59 @@ bool ValueService::receive(std::size_t number) {
                    {.tag = options_.tag, .keep_alive = request, .process_set = ranks_}));
 }
 
-void ValueService::take(std::size_t number) {
-    auto& client = clients_[number];
-    const auto header = header_of(client.request);
-    client.answer = ServiceHeader{.kind = ServiceHeader::Kind::values};
-    if (header.kind == ServiceHeader::Kind::finished) {
-        client.trains = false;
-        return update_if_complete();
+Handle ValueService::reply(std::size_t number) {
+    const auto& message = clients_[number].reply;
+    {
+        const base::Lock lock(mutex_);
+        auto& client = clients_[number];
+        if (failure_) {
+            client.answer = *failure_;
+            client.waits = false;
+        }
+        client.answer.version = version_;
+        set_header(message, client.answer);
+        std::ranges::copy(values_, elements_of(message).begin());
     }
+    return send_async(view_of(message), rank_of_[number],
+                      {.tag = static_cast<std::uint16_t>(options_.tag + 1),
+                       .keep_alive = message,
+                       .process_set = ranks_});
+}
+
+bool ValueService::accept(std::size_t number) {
+    const auto header = header_of(clients_[number].request);
+    const bool is_gradient = header.kind == ServiceHeader::Kind::gradient;
+    {
+        const base::Lock lock(mutex_);
+        if (header.kind == ServiceHeader::Kind::left)
+            fail(rank_of_[number],
+                 fmt::format("rank {} has ended without finish()", rank_of_[number]));
+        clients_[number].trains = is_gradient;
+        try {
+            if (is_gradient)
+                accept_gradient(number, header.version);
+            else
+                update_if_complete();
+        } catch (...) {
+            fail(own_rank(), fmt::format("rank {} could not update its values: {}", own_rank(),
+                                         base::describe(std::current_exception())));
+        }
+    }
+    base::ring(bell_);
+    return is_gradient;
+}
+
+void ValueService::accept_gradient(std::size_t number, std::int64_t version) {
+    auto& client = clients_[number];
+    client.answer = {.kind = ServiceHeader::Kind::values};
     ++client.steps;
-    client.answer->staleness = version_ - header.version;
-    if (failed_) return;
-    if (options_.contributions == 1) return update({number});
-    if (header.version < version_) {
-        client.answer->kind = ServiceHeader::Kind::dropped;
+    if (failure_) return;
+    if (options_.contributions == 1) {
+        client.answer.staleness = version_ - version;
+        return update({number});
+    }
+    if (version < version_) {
+        client.answer.kind = ServiceHeader::Kind::dropped;
         return;
     }
     client.waits = true;
@@ -151,7 +196,7 @@ bool ValueService::may_answer(std::size_t number) {
     const auto& client = clients_[number];
     const auto bound = options_.max_staleness;
     const bool is_ahead = bound && client.steps - slowest() > *bound;
-    return stops_ || failed_ || (!client.waits && !is_ahead);
+    return failure_ || (!client.waits && !is_ahead);
 }
 
 /// Says once who is late.
@@ -159,28 +204,24 @@ void ValueService::wait_for_answer(std::size_t number) {
     const auto ready = [&] { return may_answer(number); };
     const base::WaitSettings settings{.sleep_limit = look_every};
     if (base::wait_until(bell_, settings, ready, base::deadline_after(warn_after))) return;
-    log_message(LogLevel::warning,
-                fmt::format("ParameterServer: rank {} has waited for 10 s for {}", rank_of_[number],
-                            late_ranks(number)));
+    if (const auto late = late_ranks(number); !late.empty())
+        log_message(LogLevel::warning,
+                    fmt::format("ParameterServer: rank {} has waited for 10 s for {}",
+                                rank_of_[number], late));
     base::wait_until(bell_, settings, ready);
 }
 
 std::string ValueService::late_ranks(std::size_t number) {
     const base::Lock lock(mutex_);
+    const auto bound = options_.max_staleness;
     std::vector<std::string> late;
-    for (std::size_t i = 0; i < clients_.size(); ++i)
-        if (clients_[i].trains && !clients_[i].waits && clients_[i].steps < clients_[number].steps)
-            late.push_back(fmt::format("rank {} ({} steps)", rank_of_[i], clients_[i].steps));
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+        const auto& client = clients_[i];
+        const bool is_late = bound ? clients_[number].steps - client.steps > *bound : !client.waits;
+        if (client.trains && is_late)
+            late.push_back(fmt::format("rank {} ({} steps)", rank_of_[i], client.steps));
+    }
     return fmt::format("{}", fmt::join(late, ", "));
-}
-
-void ValueService::fill_reply(std::size_t number) {
-    const base::Lock lock(mutex_);
-    auto& client = clients_[number];
-    client.answer->version = version_;
-    if (failed_) client.answer = {version_, *failed_, ServiceHeader::Kind::failed};
-    set_header(client.reply, *client.answer);
-    std::ranges::copy(values_, elements_of(client.reply).begin());
 }
 
 /// The fewest steps of a rank that still trains.
@@ -192,6 +233,7 @@ std::int64_t ValueService::slowest() const {
 }
 
 void ValueService::update_if_complete() {
+    if (failure_) return;
     std::vector<std::size_t> there;
     std::size_t training = 0;
     for (std::size_t i = 0; i < clients_.size(); ++i) {

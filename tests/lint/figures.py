@@ -22,9 +22,9 @@ TYPE = re.compile(
     r"(?:\w+::)*(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{|\busing\s+(\w+)\s*=|\bconcept\s+(\w+)"
 )
 LIMITS = {
-    "lines of the library": 43_150,
+    "lines of the library": 43_260,
     "lines of tests for 100 of the library": 118,
-    "names of types": 578,
+    "names of types": 580,
     "names on the way of an allreduce on the host": 225,
     "names on the way of an allreduce on a GPU": 264,
     "units of the longer way": 27,

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <guozhuang/guozhuang.hpp>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -21,10 +22,13 @@ namespace {
 struct Served {
     std::vector<float> a = std::vector<float>(7, 1), b = std::vector<float>(1, 2),
                        c = std::vector<float>(33, 3);
-    std::vector<float> of_a = a, of_b = b, of_c = c;
-    std::vector<Parameter> parameters() { return {{"a", a, of_a}, {"b", b, of_b}, {"c", c, of_c}}; }
+    std::vector<float> gradient_a = a, gradient_b = b, gradient_c = c;
+    std::vector<Parameter> parameters() {
+        return {{"a", a, gradient_a}, {"b", b, gradient_b}, {"c", c, gradient_c}};
+    }
     void set_gradients(float value) {
-        for (auto* gradient : {&of_a, &of_b, &of_c}) std::ranges::fill(*gradient, value);
+        for (auto* gradient : {&gradient_a, &gradient_b, &gradient_c})
+            std::ranges::fill(*gradient, value);
     }
     std::vector<float> values() const {
         auto all = a;
@@ -35,6 +39,10 @@ struct Served {
 };
 
 using ValuesByRank = std::vector<std::vector<float>>;
+
+void raise_to(std::atomic<std::int64_t>& most, std::int64_t value) {
+    for (auto now = most.load(); now < value && !most.compare_exchange_weak(now, value);) continue;
+}
 
 void dawdle(std::mt19937& random, int most_ms) {
     std::this_thread::sleep_for(
@@ -90,7 +98,7 @@ TEST_CASE("without waiting, every gradient counts once, whenever it comes") {
         }
         server.finish();
         values[rank] = model.values();
-        stalest = std::max<std::int64_t>(stalest, server.largest_staleness());
+        raise_to(stalest, server.largest_staleness());
     });
     constexpr float sum = 9 * 1 + 4 * 2 + 7 * 3;
     for (const auto& each : values) {
@@ -104,7 +112,8 @@ TEST_CASE("without waiting, every gradient counts once, whenever it comes") {
 TEST_CASE("with a bound no rank is further ahead of the slowest") {
     for (const int bound : {0, 1, 3}) {
         CAPTURE(bound);
-        std::atomic<int> steps[3] = {}, most = 0;
+        std::atomic<int> steps[3] = {};
+        std::atomic<std::int64_t> most = 0;
         run_ranks(3, [&](Session& session) {
             const auto rank = static_cast<std::size_t>(session.rank());
             std::mt19937 random(seed() + unsigned(rank));
@@ -119,7 +128,7 @@ TEST_CASE("with a bound no rank is further ahead of the slowest") {
                 // The slowest rank's step may have come to the server, and not yet back.
                 const int ahead =
                     steps[rank] - std::min({steps[0].load(), steps[1].load(), steps[2].load()}) - 1;
-                if (ahead > most) most = ahead;
+                raise_to(most, ahead);
             }
             server.finish();
         });
@@ -177,6 +186,118 @@ TEST_CASE("a rank that ends without finish is named, and nobody waits for it") {
     }
 }
 
+TEST_CASE("each of several servers takes the first gradients of its own") {
+    ValuesByRank values(4);
+    std::atomic<std::uint64_t> dropped = 0;
+    run_ranks(4, [&](Session& session) {
+        const auto rank = static_cast<std::size_t>(session.rank());
+        std::mt19937 random(seed() + unsigned(rank));
+        Served model;
+        ShardedSgd sgd{.learning_rate = 1};
+        ParameterServer server(sgd, model.parameters(), {.servers = 3, .contributions = 2});
+        model.set_gradients(1);
+        for (int step = 0; step < 12; ++step) {
+            dawdle(random, 4);
+            server.step();
+            if (server.largest_staleness() != 0) throw std::runtime_error("it used an old one");
+        }
+        server.finish();
+        values[rank] = model.values();
+        dropped += server.dropped();
+    });
+    for (const auto& each : values) CHECK(each == values[0]);
+    for (const float& value : values[0]) {  // each update takes 1 away
+        const float begin = &value < &values[0][7] ? 1 : &value == &values[0][7] ? 2 : 3;
+        CHECK(begin - value >= 12);
+        CHECK(begin - value <= 24);
+    }
+}
+
+TEST_CASE("a rule that throws ends the training, and all ranks hear why") {
+    struct Rule {
+        std::size_t moments() const { return 0; }
+        void operator()(const Shard<float>&) const { throw std::runtime_error("not finite"); }
+    };
+    for (const int contributions : {0, 1}) {
+        std::vector<std::string> texts(3);
+        run_ranks(3, [&](Session& session) {
+            Served model;
+            Rule rule;
+            ParameterServer server(rule, model.parameters(), {.contributions = contributions});
+            const auto error = error_of([&] { server.step(); });
+            const auto again = error_of([&] { server.step(); });
+            texts[static_cast<std::size_t>(session.rank())] = error.value().what();
+            if (error->code() != ErrorCode::departed || error->ranks() != std::vector{0} || !again)
+                texts.clear();
+        });
+        for (const auto& text : texts)
+            CHECK(text ==
+                  "ParameterServer: rank 0 could not update its values: "
+                  "std::runtime_error: not finite");
+        CHECK(texts.size() == 3);
+    }
+}
+
+TEST_CASE("a rank that destroys it without finish ends the training, and the job goes on") {
+    for (const int leaver : {0, 1})
+        for (const int contributions : {0, 1}) {
+            CAPTURE(leaver, contributions);
+            std::vector<std::string> texts(3);
+            run_ranks(3, [&](Session& session) {
+                auto& text = texts[static_cast<std::size_t>(session.rank())];
+                Served model;
+                ShardedSgd sgd;
+                std::optional<ParameterServer> server;
+                server.emplace(sgd, model.parameters(),
+                               ParameterServerOptions{.contributions = contributions});
+                if (session.rank() == leaver)
+                    server->step();
+                else
+                    text = error_of([&] {
+                               for (;;) server->step();
+                           })->what();
+                server.reset();
+                barrier();
+                ParameterServer anew(sgd, model.parameters(), {.tag = 2});
+                anew.step();
+                anew.finish();
+            });
+            for (int rank = 0; rank < 3; ++rank)
+                if (rank != leaver)
+                    CHECK(texts[static_cast<std::size_t>(rank)] ==
+                          "ParameterServer: rank " + std::to_string(leaver) +
+                              " has ended without finish()");
+        }
+}
+
+TEST_CASE("two parameter servers at a time, one of them for some ranks") {
+    ValuesByRank all(3), some(3);
+    run_ranks(3, [&](Session& session) {
+        const auto rank = static_cast<std::size_t>(session.rank());
+        const auto pair = ProcessSet::create({1, 2});
+        Served model, other;
+        ShardedSgd sgd{.learning_rate = 1};
+        ParameterServer server(sgd, model.parameters(), {.servers = 3});
+        std::optional<ParameterServer> of_pair;
+        if (rank > 0)
+            of_pair.emplace(sgd, other.parameters(),
+                            ParameterServerOptions{.servers = 2, .tag = 2, .process_set = pair});
+        model.set_gradients(static_cast<float>(rank));
+        other.set_gradients(static_cast<float>(rank));
+        for (int step = 0; step < 4; ++step) {
+            server.step();
+            if (of_pair) of_pair->step();
+        }
+        server.finish();
+        if (of_pair) of_pair->finish();
+        all[rank] = model.values();
+        some[rank] = other.values();
+    });
+    for (const auto& values : all) CHECK(values.front() == 1 - 4 * 1);
+    for (const auto rank : {1, 2})
+        CHECK(some[static_cast<std::size_t>(rank)].back() == 3 - 4 * 1.5F);
+}
+
 TEST_CASE("ranks that only serve finish at once, and options that differ are named") {
     ValuesByRank values(3);
     std::vector<std::string> texts(2);
@@ -219,7 +340,14 @@ TEST_CASE("parameter servers refuse what they do not take") {
         refused({.contributions = 2});
         refused({.max_staleness = 3});
         refused({}, true);
+        Served model;
+        ShardedSgd sgd;
+        auto tied = model.parameters();
+        tied.push_back({"b too", tied[1].value, tied[1].gradient});
+        const auto error = error_of([&] { ParameterServer server(sgd, tied); });
+        texts.push_back(error ? error->what() : "");
     });
+    CHECK(texts[4].find("parameters with the same memory") != std::string::npos);
     CHECK(texts[0].find("servers is 2; it must be 1 to 1") != std::string::npos);
     CHECK(texts[1].find("contributions is 2; it must be 0 to 1") != std::string::npos);
     CHECK(texts[2].find("max_staleness is for contributions == 1") != std::string::npos);
