@@ -34,48 +34,53 @@ std::string refusal_of(const Messages::Message& message) {
     return "none";
 }
 
-/// Its thread stays in a call of MPI, as it were, for so long.
-class Stuck {
-public:
-    explicit Stuck(std::chrono::milliseconds time) {
-        std::atomic<bool> locked{false};
-        thread_ = std::thread([this, time, &locked] {
-            const base::Lock lock(calls);
-            locked = true;
-            std::this_thread::sleep_for(time);
-        });
-        while (!locked) std::this_thread::yield();
-    }
-    ~Stuck() { thread_.join(); }
+base::Doorbell& of_ended_job() {
+    static base::Doorbell bell;
+    base::abort(bell, {.rank = 3, .text = "rank 3 died", .code = ErrorCode::rank_died});
+    return bell;
+}
 
+/// Tries to lock, in a job that has ended, while a thread stays "in MPI" until a byte comes.
+[[noreturn]] void try_beside_a_stuck_thread(int released, bool may_end) {
     base::Mutex calls;
+    std::atomic<bool> locked{false};
+    std::thread stuck([&] {
+        const base::Lock lock(calls);
+        locked = true;
+        char byte = 0;
+        if (read(released, &byte, 1) != 1) _exit(9);
+    });
+    while (!locked) std::this_thread::yield();
+    const bool locks = lock_or_end(calls, of_ended_job(), {}, may_end);
+    if (!locks && may_end) sleep(20);  // the end is near
+    _exit(locks ? 7 : 8);
+}
 
-private:
-    std::thread thread_;
-};
-
-/// Tries to lock while a thread is in MPI for so long, in a job that has ended. Returns the exit
-/// code, 7 for a process that goes on with the lock, 8 for one that goes on without it; and what
-/// has been logged.
-std::pair<int, std::string> end_of(std::chrono::milliseconds time, bool may_end) {
-    std::array<int, 2> ends{};
-    REQUIRE(pipe(ends.data()) == 0);
+/// The exit code: 7 for a process that goes on with the lock, 8 for one that goes on without it.
+/// And what has been logged. `releases`: the thread leaves MPI once something has been logged.
+std::pair<int, std::string> end_beside_a_stuck_thread(bool releases, bool may_end) {
+    std::array<int, 2> output{}, release{};
+    REQUIRE(pipe(output.data()) == 0);
+    REQUIRE(pipe(release.data()) == 0);
     const auto child = fork();
     if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        Stuck stuck(time);
-        base::Doorbell bell;
-        base::abort(bell, {.rank = 3, .text = "rank 3 died", .code = ErrorCode::rank_died});
-        if (lock_or_end(stuck.calls, bell, {}, may_end)) _exit(7);
-        if (may_end) sleep(20);  // the end is near
-        _exit(8);
+        close(release[1]);
+        dup2(output[1], STDERR_FILENO);
+        close(output[1]);
+        try_beside_a_stuck_thread(release[0], may_end);
     }
-    close(ends[1]);
+    close(output[1]);
+    close(release[0]);
     std::string said;
-    for (char next = 0; read(ends[0], &next, 1) == 1;) said += next;
-    close(ends[0]);
+    for (char next = 0; read(output[0], &next, 1) == 1;) {
+        said += next;
+        if (releases && next == '\n') CHECK(write(release[1], "x", 1) == 1);
+        releases = releases && next != '\n';
+    }
     int status = -1;
     waitpid(child, &status, 0);
+    close(output[0]);
+    close(release[1]);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, said};
 }
 
@@ -104,16 +109,17 @@ TEST_CASE("an abort notice of another length or of an unknown error code is refu
 }
 
 TEST_CASE("a process that MPI does not let go after a death says so soon, and ends") {
-    using namespace std::chrono_literals;
     const std::string words = "rank 3 died; a call of MPI has not returned since";
-    const auto [ended, last_words] = end_of(30s, true);
+    const auto [ended, last_words] = end_beside_a_stuck_thread(false, true);
     CHECK(ended == 1);
     CHECK(last_words.find(words) != std::string::npos);
-    const auto [went_on, warning] = end_of(1s, true);
+    const auto [went_on, warning] = end_beside_a_stuck_thread(true, true);
     CHECK(went_on == 7);
     CHECK(warning.find(words) != std::string::npos);
-    CHECK(end_of(0s, true) == std::pair(7, std::string()));
-    CHECK(end_of(30s, false) == std::pair(8, std::string()));
+    CHECK(end_beside_a_stuck_thread(false, false) == std::pair(8, std::string()));
+    base::Mutex calls;
+    REQUIRE(lock_or_end(calls, of_ended_job(), {}, true));
+    calls.unlock();
 }
 
 }  // namespace guozhuang::wire::mpi

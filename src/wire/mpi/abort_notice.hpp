@@ -52,8 +52,9 @@ inline constexpr auto time_to_hear = std::chrono::milliseconds(400),
 
 /// Locks `calls`, the lock for MPI calls. Returns false if a thread stays in MPI with it for two
 /// seconds. If the job has ended, too, that ends the process if `may_end`, since nothing that is
-/// pending can be failed; after a moment it logs why already. A connection that fails while Open
-/// MPI 4.1 sends on it can leave its TCP code waiting for itself, or in a loop.
+/// pending can be failed; the reason is logged after 200 ms, since other ranks that end may have
+/// this one ended. A connection that fails while Open MPI 4.1 sends on it can leave its TCP code
+/// waiting for itself, or in a loop.
 bool lock_or_end(base::Mutex& calls, const base::Doorbell& bell, const base::WaitSettings& wait,
                  bool may_end) GUOZHUANG_THREAD_ANNOTATION(try_acquire_capability(true, calls));
 
